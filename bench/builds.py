@@ -28,8 +28,9 @@ PACKAGES = 40
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """`prepare` makes what is needed in an empty directory, `leaves` is what the command makes and has to go before the
-    next round, `argv` is timed."""
+    """A build to time.
+
+    `prepare` makes what is needed in an empty directory, `argv` is timed, `leaves` is removed before the next round."""
 
     name: str
     argv: tuple[str, ...]
@@ -101,7 +102,9 @@ def _works() -> Iterator[Work]:
 
 
 def _time(bench: Bench, work: Work, rounds: int) -> dict[str, list[float]]:
-    """Seconds in each mode, in turns, the first round left out. A path is denied, so `all` has to look at reads."""
+    """Seconds in each mode, in turns, the first round left out.
+
+    A path is denied, so `all` has to look at reads."""
     base = bench.project / work.name.replace(" ", "-")
     base.mkdir()
     work.prepare(base)
@@ -146,7 +149,9 @@ for n in range(int(sys.argv[1])):
 
 
 def event_latency(bench: Bench, quick: bool) -> Iterator[Row]:
-    """From a refused call to its event at a subscriber. The clock is the machine's own, the same inside."""
+    """From a refused call to its event at a subscriber.
+
+    The clock is the machine's own, the same inside."""
     number = 50 if quick else 300
     late: list[float] = []
     with Client() as watching, Client() as box, box.session(str(bench.project)) as session:

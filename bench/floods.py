@@ -23,8 +23,10 @@ GRACE_S = 10.0
 
 
 def floods(_bench: Bench | None, quick: bool, only: str = "") -> Iterator[Row]:
-    """Each with a daemon of its own. The flood runs at the lowest priority, so that it is the daemon that is measured,
-    and not who gets the processors."""
+    """Each with a daemon of its own.
+
+    The flood runs at the lowest priority, so that it is the daemon that is measured, and not who gets the
+    processors."""
     for attack in ATTACKS | CLIENTS:
         if only in attack:
             try:

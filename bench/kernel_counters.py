@@ -1,5 +1,6 @@
-"""What the kernel says about a process and those it started: wake-ups, memory, threads, descriptors. Nothing of it asks
-the process itself."""
+"""Kernel counters of a process tree: wake-ups, memory, threads, descriptors.
+
+The process itself is not asked."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ def with_children(pid: int) -> list[int]:
 
 
 def wake_ups(pid: int) -> dict[str, int]:
-    """How often each thread of these processes was put on a processor: by a wake-up (voluntary switches before it), or
-    again after another had its turn. `name/thread id` to count."""
+    """The number of times that each thread was put on a processor, by `name/thread id`.
+
+    By a wake-up (voluntary switches before it), or again after another had its turn."""
     counts: dict[str, int] = {}
     for one in with_children(pid):
         for task in _entries(f"/proc/{one}/task"):
@@ -59,7 +61,9 @@ class Footprint:
 
 
 def files_below(*places: Path) -> set[str]:
-    """The path of everything that is there. What goes while we look is not there."""
+    """The path of everything that is there.
+
+    What goes while we look is not there."""
     return {
         os.path.join(folder, name)
         for place in places

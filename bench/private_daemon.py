@@ -23,7 +23,9 @@ PINNED_NAME = "bench.test"
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where the measured daemon is. This process is already pointed at it: a plain `Client()` finds it."""
+    """Where the measured daemon is.
+
+    This process is already pointed at it: a plain `Client()` finds it."""
 
     base: Path
     project: Path
@@ -40,8 +42,10 @@ class Bench:
 
 @contextmanager
 def private_daemon(settings: Mapping[str, Any] | None = None) -> Iterator[Bench]:
-    """Starts `sandboxd serve`, waits until it accepts, ends it with the block. `settings` are the user's. Below
-    /var/tmp, not /tmp, which is replaced inside a sandbox and would make every path there special."""
+    """Starts `sandboxd serve`, waits until it accepts, ends it with the block.
+
+    `settings` are the user's. Below /var/tmp, not /tmp, which is replaced inside a sandbox and would make every path
+    there special."""
     base = Path(tempfile.mkdtemp(prefix="sandboxd-bench-", dir="/var/tmp"))
     for name in ("home", "run", "project"):
         (base / name).mkdir(mode=0o700, parents=True)

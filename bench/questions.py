@@ -52,8 +52,7 @@ def gate_decision(bench: Bench | None, quick: bool) -> Iterator[Row]:
 
 
 def question_to_connection(bench: Bench, quick: bool) -> Iterator[Row]:
-    """From CONNECT to its answer when somebody says yes at once: two daemon processes' worth of messages, a look-up, a
-    dial. Beside it the same without a question."""
+    """Time from CONNECT to its answer with an immediate yes, and without a question."""
     with origin() as port, Client() as person, Client() as box:
         person.permission_subscribe()
         thread = threading.Thread(target=_answer, args=(person,), name="person", daemon=True)

@@ -1,4 +1,4 @@
-"""Restarts under load: is anything lost, and how long is nobody served?"""
+"""Restarts under load: what is lost, and how long clients wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ WORKERS = 3
 
 
 class _Load:
-    """`lost` are commands that did not do what they should, `refused` connections to the daemon that failed, `stall_s`
+    """Counts of a run.
+
+    `lost` are commands that did not do what they should, `refused` connections to the daemon that failed, `stall_s`
     the longest time that a client waited for an answer."""
 
     def __init__(self, bench: Bench) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure. `budget` is "≤ 1.6", "≥ 0.85", "= 0" or empty for a figure that has none; `detail` are the measured
-    parts behind a ratio. With `error` there is no figure: the row could not be measured, which is a failure."""
+    """One figure.
+
+    `budget` is "≤ 1.6", "≥ 0.85", "= 0" or empty for a figure that has none; `detail` are the measured parts behind
+    a ratio. With `error` there is no figure: the row could not be measured, which is a failure."""
 
     name: str
     value: float | None

@@ -56,7 +56,9 @@ for first in range(0, number, 20):
 
 @dataclass(slots=True)
 class Load:
-    """One round's work. `done` counts what was done, `wrong` says what was not as it should be."""
+    """One round's work.
+
+    `done` counts what was done, `wrong` says what was not as it should be."""
 
     bench: Bench
     port: int
@@ -227,8 +229,10 @@ def sample(bench: Bench, rest_s: float = REST_S) -> Sample:
 
 
 def drift(samples: list[Sample], memory_ratio: float = MEMORY_RATIO) -> tuple[list[str], list[str]]:
-    """Lines of a table, and what leaks: compared are the first sample after the warm-up and the end; for the memory
-    half-time and the end, since what is kept of commands, rules and questions fills up to its bounds in many rounds."""
+    """Lines of a table, and what leaks.
+
+    Compared are the first sample after the warm-up and the end; for the memory half-time and the end, since what is
+    kept of commands, rules and questions fills up to its bounds in many rounds."""
     first, last = samples[min(WARM_UP_ROUNDS, len(samples)) - 1], samples[-1]
     half = samples[max(min(WARM_UP_ROUNDS, len(samples)), len(samples) // 2) - 1].footprint.memory_kb
     leaks: list[str] = []

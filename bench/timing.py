@@ -11,8 +11,9 @@ Action = Callable[[], object]
 
 
 def in_turns(actions: Mapping[str, Action], rounds: int, *, warm_up: int = 3) -> dict[str, list[float]]:
-    """Seconds of each action, sorted, measured one after the other in every round: whatever else the machine does
-    meanwhile hits all of them alike."""
+    """Seconds of each action, sorted.
+
+    They are measured one after the other in every round, so that other load hits all of them alike."""
     for _ in range(warm_up):
         for action in actions.values():
             action()

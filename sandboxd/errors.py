@@ -1,8 +1,7 @@
 """Exception tree of the project.
 
 An error has a class, a stable `slug`, a `message` for people and a `hint`. The class says what has to be corrected: the
-request, a settings file, the host or sandboxd itself.
-"""
+request, a settings file, the host or sandboxd itself."""
 
 from __future__ import annotations
 
@@ -14,8 +13,7 @@ class DaemonError(Exception):
     """Base of every error that reaches a caller.
 
     `slug` is a stable identifier in snake_case. `message` is one line without a trailing full stop. `hint` is one line
-    with the remedy, empty where there is none. `data` holds further JSON values for programs.
-    """
+    with the remedy, empty where there is none. `data` holds further JSON values for programs."""
 
     def __init__(self, slug: str, message: str, *, hint: str = "", data: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)

@@ -269,10 +269,7 @@ def test_no_folder_holds_too_many_files() -> None:
 
 
 # Modules that import each other, also for an annotation only: each with what it would cost to cut the circle.
-CIRCLES: dict[frozenset[str], str] = {
-    frozenset({"bridge", "helper_connection", "launch_handle"}): "to be cut",
-    frozenset({"linux", "macos", "platform"}): "to be cut",
-}
+CIRCLES: dict[frozenset[str], str] = {}
 
 
 def circles(imports: Iterable[Import], modules: Collection[str]) -> set[frozenset[str]]:

@@ -1,4 +1,6 @@
-"""What the floods are made of. Standard library only: all of this runs inside a sandbox."""
+"""What the floods are made of.
+
+Standard library only: all of this runs inside a sandbox."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Socket activation: detection of a service manager that listens.
 
 It makes no connection, which would start the daemon. Sources are /proc and the user's systemd; without them (macOS)
-every answer is no.
-"""
+every answer is no."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ def is_listening(path: str) -> bool:
     """Return whether /proc/net/unix lists a listening socket at `path`.
 
     A container that shares this network namespace can listen at the same path of another file system, so a socket must
-    exist here too. A stale socket here is still taken for that listener.
-    """
+    exist here too. A stale socket here is still taken for that listener."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             return False

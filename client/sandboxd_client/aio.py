@@ -61,8 +61,7 @@ class AsyncClient(AsyncRpcMethods):
 
     `socket` is a path (default: see `wire.location`), `timeout` the limit of an answer in seconds. With the `role`
     "agent" every connection keeps only the powers over its own sessions: no settings, no answers to prompts, no
-    sessions of others, and no widening of rules.
-    """
+    sessions of others, and no widening of rules."""
 
     def __init__(
         self,
@@ -102,8 +101,7 @@ class AsyncClient(AsyncRpcMethods):
         """Yield the notifications of the subscriptions that were made before.
 
         It ends after `timeout` seconds without one; without a timeout it waits. Raises ConnectionLost with the
-        connection, which ends the subscriptions: subscribe again, the answer has the state.
-        """
+        connection, which ends the subscriptions: subscribe again, the answer has the state."""
         return self._connector.notifications(timeout)
 
     async def __aenter__(self) -> AsyncClient:
@@ -141,8 +139,7 @@ class AsyncClient(AsyncRpcMethods):
         Takes keywords of subprocess.run, and those of RunOptions. Raises SandboxSetupError when the sandbox failed and
         no command ran; with `decide=True` CommandDenied and ApprovalRequired; TimeoutExpired and CommandFailed as in
         subprocess. With `on_violation="ask"` the result may be that of a second run outside the sandbox (`override`).
-        An interruption or a cancellation ends the command and withdraws the prompt.
-        """
+        An interruption or a cancellation ends the command and withdraws the prompt."""
         check_options(options, RunOptions, "run")
         ask = wants_question(options)
         input, timeout, check, spawning = run_arguments(options)
@@ -186,8 +183,7 @@ class AsyncSession:
     """A session of a client: one agent in one project.
 
     It ends with the client's connection unless detached. After a restart of the daemon the next call opens it again,
-    without its grants.
-    """
+    without its grants."""
 
     def __init__(self, client: AsyncClient, opening: SessionOpenParams) -> None:
         self._client = client

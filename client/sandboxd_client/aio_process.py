@@ -45,8 +45,7 @@ class AsyncProcess:
     """The result of `AsyncClient.spawn`, with asyncio's streams of bytes.
 
     Signals reach the command itself, not the sandbox around it. `wait` and `communicate` raise SandboxSetupError when
-    the sandbox failed and no command ran.
-    """
+    the sandbox failed and no command ran."""
 
     def __init__(
         self,
@@ -269,8 +268,7 @@ async def complete(process: AsyncProcess, input: bytes | str | None, within_s: f
     """Wait for the end and collect the output.
 
     Raises TimeoutExpired with the output so far, after the end of the whole tree; SandboxSetupError. A cancellation
-    ends the command first.
-    """
+    ends the command first."""
     text = process.text
     output = Output(process._process, text.encode(input))
     try:

@@ -1,7 +1,6 @@
 """Checks and conversions of a command, its environment and its directory.
 
-Imports next to nothing, as part of every `sandboxd run`.
-"""
+Imports next to nothing, as part of every `sandboxd run`."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ Path = str | os.PathLike[str]
 def absolute(path: str | os.PathLike[str] | None) -> str:
     """Return `path` below the current directory, or that directory for None.
 
-    It is not normalised: behind a symbolic link `..` is another directory than the text suggests.
-    """
+    It is not normalised: behind a symbolic link `..` is another directory than the text suggests."""
     try:
         current = os.getcwd()
     except FileNotFoundError as error:

@@ -19,8 +19,7 @@ class Completed(subprocess.CompletedProcess[Any]):
     """The end of a command, like subprocess.CompletedProcess.
 
     `returncode` is the command's own, 128+N for signal N. `sandboxed` is False only where a decision (`decide=True`) or
-    a user (`override`) let the command run bare. `outcome` is the daemon's outcome, or a function that asks for it.
-    """
+    a user (`override`) let the command run bare. `outcome` is the daemon's outcome, or a function that asks for it."""
 
     def __init__(
         self,

@@ -2,8 +2,7 @@
 
 As part of every `sandboxd run` it uses `_socket`, the C module beneath `socket`: `import socket` costs 4 to 6 ms, more
 than the rest of the run path together. Notifications go to `on_notification`; requests of the daemon are refused, since
-a client serves no methods.
-"""
+a client serves no methods."""
 
 from __future__ import annotations
 
@@ -70,8 +69,7 @@ def _is_outside(sock: _socket.socket) -> bool:
 
     Its answers are executed, and commands may be allowed to listen where a caller's environment leads. The kernel pins
     the process since 6.5; before, a pid that is in use again is taken for it. A process outside this namespace (pid 0)
-    refuses this one itself. See unix(7), pid_namespaces(7), proc_pid_status(5).
-    """
+    refuses this one itself. See unix(7), pid_namespaces(7), proc_pid_status(5)."""
     if sys.platform != "linux":
         return True
     pid = int.from_bytes(sock.getsockopt(_socket.SOL_SOCKET, _SO_PEERCRED, 12)[:4], sys.byteorder)

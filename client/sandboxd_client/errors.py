@@ -1,7 +1,6 @@
 """Errors of the client, each with a `slug`, a `message` and a `hint`.
 
-`str(error)` is the message with the hint in brackets. Imports nothing.
-"""
+`str(error)` is the message with the hint in brackets. Imports nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Options of `run` and `spawn`, arguments of the spawn, and exit statuses.
 
-Both clients use it. No I/O.
-"""
+Both clients use it. No I/O."""
 
 from __future__ import annotations
 

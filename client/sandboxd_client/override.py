@@ -1,7 +1,6 @@
 """`on_violation="ask"`: a second run outside the sandbox after a user's yes.
 
-Both clients use it. No I/O.
-"""
+Both clients use it. No I/O."""
 
 from __future__ import annotations
 

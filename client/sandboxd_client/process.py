@@ -39,8 +39,7 @@ class Process:
     """The result of `Client.spawn`.
 
     Signals reach the command itself, not the sandbox around it. `wait` and `communicate` raise SandboxSetupError when
-    the sandbox failed and no command ran.
-    """
+    the sandbox failed and no command ran."""
 
     def __init__(
         self,
@@ -185,8 +184,7 @@ class Process:
 def complete(process: Process, input: Any, timeout: float | None) -> Completed:
     """Wait for the end and collect the output, like subprocess.run.
 
-    Raises TimeoutExpired with the output so far, after the end of the whole tree; SandboxSetupError.
-    """
+    Raises TimeoutExpired with the output so far, after the end of the whole tree; SandboxSetupError."""
     popen = process._popen
     deadline = _deadline(timeout)
     with popen:
@@ -223,8 +221,7 @@ def _deadline(timeout: float | None) -> float | None:
 def _end_and_collect(process: Process) -> tuple[Any, Any]:
     """Send TERM, KILL after the grace, and return the output until then.
 
-    Without a pid namespace a process that escaped from its group can keep the output open. It is not waited for.
-    """
+    Without a pid namespace a process that escaped from its group can keep the output open. It is not waited for."""
     process.terminate()
     try:
         return process._popen.communicate(timeout=process.grace)

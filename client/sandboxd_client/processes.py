@@ -6,8 +6,7 @@ found through /proc and pinned with a descriptor before the signal, so that its 
 process 1 exists or handles the signal (the kernel drops those for a process 1, pid_namespaces(7)), no command runs, and
 the spawned process gets the signal.
 
-The caller must not have waited for the spawned process yet: its pid is then still valid.
-"""
+The caller must not have waited for the spawned process yet: its pid is then still valid."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ def signal_command(pid: int, number: int, *, group: bool = False) -> None:
     """Send a signal to the command below the spawned process `pid`.
 
     `group`: the process leads a process group, which gets the signal where there is no pid namespace. A process that is
-    gone is no error.
-    """
+    gone is no error."""
     init = _find_init(pid, number)
     if init is None:
         _kill(pid, number, group)

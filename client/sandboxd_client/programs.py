@@ -6,8 +6,7 @@ project at the head of PATH, and the project's commands write there. Two kinds o
 - places that belong to root (or to a user that this user namespace does not know), with every directory and link on
   the way, and that this user cannot write. For root itself they must also be below a tree of the system;
 - the trees of a home directory that are protected paths of every sandbox (`HOME_TREES`, rows of
-  `sandboxd.policy.paths.protected_names`).
-"""
+  `sandboxd.policy.paths.protected_names`)."""
 
 from __future__ import annotations
 
@@ -68,8 +67,7 @@ def find(name: str, search_path: str = "", writable: Iterable[str] = ()) -> Sear
     """Return the first executable file of this name that commands cannot write.
 
     The directories of the system come before those of `search_path`. `writable` are directories that commands are known
-    to write.
-    """
+    to write."""
     refused = why = ""
     seen = set[str]()
     entries = (entry for entry in search_path.split(os.pathsep) if os.path.isabs(entry))
@@ -125,8 +123,7 @@ def opened_place(paths: Iterable[str], homes: Iterable[str] | None = None) -> st
     """Return the recorded directory, writable by commands, above a path.
 
     Empty without one, the root where a record cannot be read. `homes` are those with a record: by default $HOME and
-    that of the user.
-    """
+    that of the user."""
     real = [_real_path(path) for path in paths if path]
     for home in dict.fromkeys((os.environ.get("HOME", ""), home_of_the_user()) if homes is None else homes):
         for place in _opened(os.path.join(home, OPENED_RECORD)) if os.path.isabs(home) else ():
@@ -208,8 +205,7 @@ def places_on(path: str) -> Iterator[tuple[str, os.stat_result]]:
 def home_trees() -> tuple[str, ...]:
     """Return the protected trees of the home that the user database names.
 
-    A project can set $HOME, and a daemon with another home protects other trees.
-    """
+    A project can set $HOME, and a daemon with another home protects other trees."""
     try:
         home = pwd.getpwuid(os.geteuid()).pw_dir
     except KeyError:
@@ -228,8 +224,7 @@ def without_code(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without variables that load code.
 
     Interpreters, the dynamic linker, the C library and OpenSSL read them (ld.so(8), python(1), openssl-env(7)). Entries
-    for the linker that commands cannot write stay.
-    """
+    for the linker that commands cannot write stay."""
     kept = dict(environment)
     for name, value in environment.items():
         if name in _LIBRARY_PATHS or name in _PRELOADED:
@@ -247,8 +242,7 @@ def _safe_entries(value: str, *, loaded: bool) -> str:
     """Return the absolute entries that commands cannot write.
 
     The linker separates entries by colons, and preloaded names by spaces too. It searches a name without a slash in
-    directories that have passed.
-    """
+    directories that have passed."""
     entries = value.replace(" ", ":").split(":") if loaded else value.replace(";", ":").split(":")
     kept = (
         entry
@@ -263,8 +257,7 @@ def _safe_entries(value: str, *, loaded: bool) -> str:
 def isolated_path() -> list[str]:
     """Return the import path of this interpreter under -I.
 
-    It lacks PYTHONPATH, the script's directory and the user site, except where a .pth file names them (site.py).
-    """
+    It lacks PYTHONPATH, the script's directory and the user site, except where a .pth file names them (site.py)."""
     left_out = {os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry}
     if not sys.flags.safe_path and sys.path:
         left_out.add(sys.path[0])

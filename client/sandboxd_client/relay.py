@@ -5,8 +5,7 @@ place, and this process copies. Sockets that need no relay (connected Unix strea
 (listening, unconnected, netlink), are passed unchanged: the sandbox decides about them.
 
 The socket itself, which other processes may share, keeps its flags and directions. Its peer sees the end when its last
-holder closes it, as without a relay.
-"""
+holder closes it, as without a relay."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ class Relay:
     `streams` are the descriptors for 0, 1 and 2 of the command, `passed` those to give it. A stream of another kind
     (None, or a negative number of subprocess) stays unchanged. Spawn with `passed`, then call `start`, or `abandon`
     when the spawn failed; call `finish` when the command has ended. `after` is the relay of a command that did not
-    start: the bytes that it has read come first.
-    """
+    start: the bytes that it has read come first."""
 
     def __init__(self, streams: Sequence[int | None], after: Relay | None = None) -> None:
         self.passed = list(streams)
@@ -233,8 +231,7 @@ def _duplicate(descriptor: int) -> socket.socket:
 def _needs_relay(descriptor: int) -> bool:
     """Return whether this is a socket with a peer that is no Unix stream.
 
-    A socket whose peer has gone counts as well.
-    """
+    A socket whose peer has gone counts as well."""
     try:
         if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
             return False

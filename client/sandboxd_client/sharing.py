@@ -1,8 +1,7 @@
 """One connection for many threads at once, with pipelined requests.
 
 There is no reader thread. Of the waiting threads one reads for all of them; when it has its answer, another takes over.
-So a program that seldom runs a command needs no thread, and nothing is left after a fork.
-"""
+So a program that seldom runs a command needs no thread, and nothing is left after a fork."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 The daemon is detached: its own session, no terminal, no inherited descriptor, `/` as its directory, and no child of
 this process (it would stay a zombie here). Of several clients one starts it, the others wait for its lock. The daemon
 is ready when it accepts a connection; its early end is noticed at once. Its output goes to `daemon.log` beside the
-socket, the source of the message of a failed start.
-"""
+socket, the source of the message of a failed start."""
 
 from __future__ import annotations
 
@@ -161,8 +160,7 @@ def daemon_command(path: str) -> list[str]:
     In this order: the installation of this client, when it is already in use (the command line) or no command can have
     written it; a program in such a place; the installation of this client, unless a record says that commands could
     write it. The current directory, PYTHONPATH and directories of PATH that a project could write do not count. Raises
-    DaemonNotRunning.
-    """
+    DaemonNotRunning."""
     spec = importlib.machinery.PathFinder.find_spec("sandboxd", programs.isolated_path()) if sys.executable else None
     installed = [sys.executable, "-I", "-m", "sandboxd"] if spec is not None else None
     if installed is not None and ("sandboxd" in sys.modules or _is_safe(sys.executable, spec)):

@@ -7,8 +7,7 @@ It sandboxes NOTHING: its `wrap` returns the bare command.
         …
         assert daemon.calls[-1].method == "check"
 
-It speaks the protocol over a real socket, with its own threads, and checks parameters as the daemon does.
-"""
+It speaks the protocol over a real socket, with its own threads, and checks parameters as the daemon does."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ class FakeDaemon:
     """A fake daemon as a context manager.
 
     `socket` is its path (in a private temporary directory by default), `calls` its requests, `argv` the function behind
-    `wrap`.
-    """
+    `wrap`."""
 
     def __init__(self, socket_path: str | None = None) -> None:
         self._lock_file: TextIO | None = None

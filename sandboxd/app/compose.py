@@ -2,8 +2,7 @@
 
 The parts end in the reverse order of their start. Calls stop first, then sessions and their commands end, the bridge
 closes, and the socket and the lock are removed. Connections are closed last: a client that asked for the end learns by
-it that another daemon can be started. `app.process` is the process around the daemon.
-"""
+it that another daemon can be started. `app.process` is the process around the daemon."""
 
 from __future__ import annotations
 
@@ -133,8 +132,7 @@ async def run_daemon(
 
     `stop` receives requests to end; the caller has to leave the context. `program` can be executed in place of this
     daemon, `before` is the state of an earlier daemon, `store` holds the state that a crash must not lose. Raises
-    HostError, SettingsError or CallerError when the daemon cannot serve; then nothing is left behind.
-    """
+    HostError, SettingsError or CallerError when the daemon cannot serve; then nothing is left behind."""
     stop, startup = stop or StopRequest(), startup or StartUp()
     async with AsyncExitStack() as stack:
         steps = _Steps(config, log, stack, Predecessor(before))

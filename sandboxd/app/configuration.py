@@ -93,8 +93,7 @@ def _home(environment: Mapping[str, str]) -> str:
     """Return $HOME, or the home of the user database where it is not set.
 
     A program that the user runs in a project can set HOME to a directory of that project. Raises HostError
-    `home_opened` where commands could write in it.
-    """
+    `home_opened` where commands could write in it."""
     real, home = programs.home_of_the_user(), environment.get("HOME", "")
     if not home:
         return pwd.getpwuid(os.geteuid()).pw_dir

@@ -1,8 +1,7 @@
 """Crash entries of a daemon as documents (docs/restarts.md).
 
 There is one for each running command, for each session that has running commands or outlives its connection, and for
-the daemon where there are others.
-"""
+the daemon where there are others."""
 
 from __future__ import annotations
 

@@ -101,8 +101,7 @@ async def hand_over(parts: RunningDaemon) -> Outgoing:
     """Release everything that the next daemon can continue.
 
     Leaving the daemon's context afterwards ends nothing. An error ends everything, also the parts that were released
-    before: no daemon can continue a fraction of the state.
-    """
+    before: no daemon can continue a fraction of the state."""
     outgoing = Outgoing()
     try:
         await _hand_over(parts, outgoing)

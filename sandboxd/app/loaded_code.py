@@ -21,8 +21,7 @@ def own_code(*others: str) -> tuple[str, ...]:
 
     That is the interpreter, its standard library and site-packages, modules imported from elsewhere, the script and the
     units that start the daemon. The paths are absolute, and none is below another. Those that do not exist must not
-    appear.
-    """
+    appear."""
     script = sys.argv[0] if os.path.isabs(sys.argv[0]) else ""
     found = [*others, *_prefixes(), *_searched(), *_interpreters(), *_imported(), *_units(), script]
     return tuple(_outermost(path for path in found if os.path.isabs(path)))
@@ -31,8 +30,7 @@ def own_code(*others: str) -> tuple[str, ...]:
 def source_trees() -> tuple[str, ...]:
     """Return searched directories with other files (editable installations).
 
-    Only modules imported from there are protected, and the name that Python imports at each start.
-    """
+    Only modules imported from there are protected, and the name that Python imports at each start."""
     own = [*_prefixes(), *sysconfig.get_paths().values()]
     return tuple(
         entry

@@ -41,8 +41,7 @@ class LaunchHandover:
     `prepared` accepts nothing more and waits that many seconds at most for pending sandbox set-ups. `hand_over`
     releases the launches, `inherited` resumes one, and `end_inherited` ends those that were not resumed and returns
     their names. `keep` adds a running launch to a document and releases nothing; it returns False when the launch is
-    not running.
-    """
+    not running."""
 
     prepared: Callable[[float], Awaitable[None]]
     hand_over: Callable[[Outgoing], None]

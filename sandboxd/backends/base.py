@@ -1,8 +1,7 @@
 """The interface between the runtime and the back end of an operating system.
 
 A back end turns a Plan into a `LaunchSpec` (text only) and keeps the link to each running sandbox. It knows nothing of
-sessions, proxies or RPC: it reports the events of a command to its `Observer`.
-"""
+sessions, proxies or RPC: it reports the events of a command to its `Observer`."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 class LaunchSpec:
     """The argv for a client to spawn.
 
-    It runs nothing by itself: without the daemon's answer it exits 125.
-    """
+    It runs nothing by itself: without the daemon's answer it exits 125."""
 
     argv: tuple[str, ...]
     layers: tuple[str, ...]
@@ -42,28 +40,24 @@ class LaunchSpec:
 class SandboxNetwork(Protocol):
     """The network of one sandbox, from outside. Its receiver closes it.
 
-    `fileno` is the descriptor of the namespace, which it owns; -1 once it is closed.
-    """
+    `fileno` is the descriptor of the namespace, which it owns; -1 once it is closed."""
 
     def fileno(self) -> int: ...
 
     async def connect_inside(self, address: IPAddress, port: int) -> socket.socket:
         """Return a connected, non-blocking TCP socket of the sandbox.
 
-        Raises OSError, and LaunchError when the sandbox has ended.
-        """
+        Raises OSError, and LaunchError when the sandbox has ended."""
 
     async def is_listening(self, address: IPAddress, port: int) -> bool:
         """Return whether a program inside listens at this address or at all of them.
 
-        Raises LaunchError.
-        """
+        Raises LaunchError."""
 
     async def is_bound(self, file: SocketFile) -> bool:
         """Return whether a socket that was made inside is bound to this file now.
 
-        Raises OSError, and LaunchError when the sandbox has ended.
-        """
+        Raises OSError, and LaunchError when the sandbox has ended."""
 
     def close(self) -> None: ...
 
@@ -76,8 +70,7 @@ class Listeners:
     accepts. `captured` accept the TCP connections that programs make to any address: getsockname of an accepted socket
     is the destination. `dns_datagram` and `dns_stream` receive traffic to port 53 of any address; the ancillary data of
     a datagram (IP_PKTINFO, IPV6_RECVPKTINFO) name that address, and the answer has to come from it. `namespace` is a
-    descriptor of the network namespace, or -1 where there is none or `inside` owns it.
-    """
+    descriptor of the network namespace, or -1 where there is none or `inside` owns it."""
 
     http: socket.socket | None = None
     socks: socket.socket | None = None
@@ -107,8 +100,7 @@ class ConnectAttempt:
 
     For the Internet families `address` is text and `port` its port. For a Unix socket `address` is the path after every
     symbolic link, `port` 0, and `file` the exact socket (None from an earlier helper). `pid` is the process number in
-    the sandbox, `process` its name, not yet fit for display.
-    """
+    the sandbox, `process` its name, not yet fit for display."""
 
     family: int
     address: str
@@ -131,8 +123,7 @@ class Observer(Protocol):
     plan. `ended` is last, and comes exactly once for a launch that was claimed or has expired. `refused` may come at
     any time, also later: a system's log is slow. `lost` counts refusals left out because of their rate. `connecting`
     comes between started and ended. Its answer decides for Unix sockets; for Internet addresses the gate behind the
-    connection decides.
-    """
+    connection decides."""
 
     def refused(self, refusal: DenialEvent) -> None: ...
     def lost(self, count: int) -> None: ...
@@ -169,5 +160,4 @@ class Backend(Protocol):
     async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[LaunchSpec, LaunchHandle]:
         """Prepare one launch; never returns a bare command.
 
-        Raises PolicyError or HostError.
-        """
+        Raises PolicyError or HostError."""

@@ -1,7 +1,6 @@
 """Options of the command line, as tables.
 
-Not argparse: importing it takes as long as a bare interpreter's start, and it accepts abbreviations.
-"""
+Not argparse: importing it takes as long as a bare interpreter's start, and it accepts abbreviations."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ class UsageError(Exception):
 class Option:
     """`--name`, or with `value` (its word in help) `--name VALUE`, `--name=VALUE`.
 
-    With `many` it may be repeated; `only` lists the possible values.
-    """
+    With `many` it may be repeated; `only` lists the possible values."""
 
     __slots__ = ("key", "many", "name", "only", "text", "value")
 
@@ -48,8 +46,7 @@ class Parsed:
     """A parsed command line.
 
     `values` by option key: a string, True, or for `many` a list. `words` are the other arguments, `command` the words
-    after `--` (None without it).
-    """
+    after `--` (None without it)."""
 
     __slots__ = ("command", "values", "words")
 
@@ -117,8 +114,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 def visible(text: str, limit: int = 200) -> str:
     """Return `text` for a line on a terminal, cut if long.
 
-    Unprintable characters (controls, bidirectional marks, tags, bytes that were not UTF-8) are shown as escapes.
-    """
+    Unprintable characters (controls, bidirectional marks, tags, bytes that were not UTF-8) are shown as escapes."""
     shown = text if len(text) <= limit else text[: limit - 1] + "…"
     if shown.isprintable():
         return shown

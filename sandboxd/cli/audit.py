@@ -1,7 +1,6 @@
 """`sandboxd audit show` and `audit verify`: readers of the log files.
 
-They work without a daemon, and on copies.
-"""
+They work without a daemon, and on copies."""
 
 from __future__ import annotations
 

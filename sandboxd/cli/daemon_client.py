@@ -40,8 +40,7 @@ def print_json(answer: object) -> None:
 def json_text(value: object, *, indent: int | None = None) -> str:
     """JSON for a terminal.
 
-    Invisible characters, as in names of files and sessions, are JSON escapes, so that programs read the same.
-    """
+    Invisible characters, as in names of files and sessions, are JSON escapes, so that programs read the same."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 

@@ -50,8 +50,7 @@ def main() -> NoReturn:
 def execute(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit status.
 
-    Errors have been written to standard error by then.
-    """
+    Errors have been written to standard error by then."""
     try:
         status = _execute(arguments)
         if sys.stdout is not None:

@@ -1,8 +1,7 @@
 """`sandboxd prompts`: answer permission questions in this terminal, one key each.
 
 One question is shown at a time, with the number of those behind it. Keys typed before it was shown do not answer it.
-Enter alone, an unknown key and the end of the input answer nothing.
-"""
+Enter alone, an unknown key and the end of the input answer nothing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Signals, service manager, limit of open files, and the end of an idle daemon.
 
 The daemon stays in the foreground and logs to stderr (daemon(7), "new-style daemons"). SIGTERM and SIGINT end it,
-SIGHUP reloads the settings. An idle daemon has no timer, except for a watchdog or `serve --idle-exit`.
-"""
+SIGHUP reloads the settings. An idle daemon has no timer, except for a watchdog or `serve --idle-exit`."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ def signals_handled(
     """Handle SIGTERM and SIGINT as requests to stop, and SIGHUP as a reload.
 
     A repeated signal must not interrupt the clean-up. When another program continues (`goes_on`), `stop` also gets
-    later signals, from outside of any event loop, and nothing is reloaded.
-    """
+    later signals, from outside of any event loop, and nothing is reloaded."""
     loop = asyncio.get_running_loop()
     actions: dict[signal.Signals, Callable[[], None]] = {
         signal.SIGTERM: lambda: stop("SIGTERM"),
@@ -85,8 +83,7 @@ async def signals_heard() -> None:
     """Wait until the handlers of all signals so far have run.
 
     asyncio learns of a signal by a byte in a pipe, which is lost with the event loop. Later signals stay blocked until
-    this program or the next handles them.
-    """
+    this program or the next handles them."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     for _ in range(_TURNS):
         await asyncio.sleep(0)
@@ -163,8 +160,7 @@ def _watchdog(microseconds: str, pid: str) -> float | None:
 def raise_descriptor_limit() -> int:
     """Raise the soft limit of open files to the hard one, and return it.
 
-    A thousand tunnels need about four thousand. Commands are children of clients, so theirs does not change.
-    """
+    A thousand tunnels need about four thousand. Commands are children of clients, so theirs does not change."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):
@@ -177,8 +173,7 @@ async def stop_when_idle(
 ) -> None:
     """Ask for the end after `seconds` without use; it takes up to twice as long.
 
-    `uses` counts the uses since the start, so that one that begins and ends between two checks counts too.
-    """
+    `uses` counts the uses since the start, so that one that begins and ends between two checks counts too."""
     while True:
         before = uses()
         await asyncio.sleep(seconds)

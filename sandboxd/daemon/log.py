@@ -4,8 +4,7 @@
 - The text of commands appears only at debug level: a command line may hold secrets that no pattern recognises.
 - In text from inside a sandbox, characters that a terminal or a model would obey are shown as escapes.
 
-There is no global configuration: `make_logger` makes a logger. `StandardLogs` adds the records of libraries.
-"""
+There is no global configuration: `make_logger` makes a logger. `StandardLogs` adds the records of libraries."""
 
 from __future__ import annotations
 
@@ -87,8 +86,7 @@ def choose_format(asked: str | None, stream: TextIO, journal_stream: str = "") -
     """Return the requested format, or the one that fits the stream.
 
     That is console on a terminal, the journal's where `stream` leads there ($JOURNAL_STREAM, systemd.exec(5)), and JSON
-    elsewhere.
-    """
+    elsewhere."""
     if asked is not None:
         return LogFormat(asked)
     if _is_terminal(stream):

@@ -27,8 +27,7 @@ class Repeats:
     """Step of the log that bounds repeats.
 
     It passes 50 records of one event, then one a second, and 1000 of all events, then 20 a second. The next record that
-    passes reports how many did not (`not_logged`). Debug records are not bounded.
-    """
+    passes reports how many did not (`not_logged`). Debug records are not bounded."""
 
     def __init__(self, make_bound: Callable[[int, float], RateBound] = RateBound) -> None:
         self._make = make_bound
@@ -62,8 +61,7 @@ class CappedFile:
     """Writer of lines to `stream`.
 
     Where that is the daemon's file `path`, it becomes `path.1` at its largest size, and a new file begins. Both
-    together are never much larger than twice that size.
-    """
+    together are never much larger than twice that size."""
 
     def __init__(self, stream: TextIO, path: str = "", largest: int = LARGEST_FILE) -> None:
         self._stream = stream

@@ -1,8 +1,7 @@
 """Metrics of a daemon in the format of Prometheus.
 
 Counters follow `runtime.events`; gauges are read on request. Labels take values from fixed lists only (slugs, kinds,
-outcomes). A host or a path, which a program inside a sandbox can choose, never becomes a label.
-"""
+outcomes). A host or a path, which a program inside a sandbox can choose, never becomes a label."""
 
 from __future__ import annotations
 

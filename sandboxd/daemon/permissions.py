@@ -1,8 +1,7 @@
 """Permission queries of programs, and the rules that answers write.
 
 The policy decides first, as for the access itself. Only what it leaves open becomes a prompt. A command outside the
-sandbox always needs a prompt: no rule or setting permits it.
-"""
+sandbox always needs a prompt: no rule or setting permits it."""
 
 from __future__ import annotations
 
@@ -139,8 +138,7 @@ class PermissionQueries:
     ) -> PermissionAnswer:
         """Decide a query, with a prompt where the policy leaves it open.
 
-        `process` is the asking process by pid and start time. Raises CallerError for an invalid query.
-        """
+        `process` is the asking process by pid and start time. Raises CallerError for an invalid query."""
         match query.kind:
             case QuestionKind.NETWORK:
                 decision, question, asker = self._network(session, query)

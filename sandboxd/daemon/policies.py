@@ -5,8 +5,7 @@ problem is reported by `status`, `settings.get` and the log. Without a last good
 the project's command is refused.
 
 Each different policy gets the next generation number. An unchanged policy stays the same *object*, so that all that was
-derived from it is found by its identity, which keeps a warm `wrap` cheap.
-"""
+derived from it is found by its identity, which keeps a warm `wrap` cheap."""
 
 from __future__ import annotations
 
@@ -86,8 +85,7 @@ class SettingsPlaces:
     def record(self) -> Awaitable[None] | None:
         """Return the write that makes the records survive a power cut, if one is needed.
 
-        The caller awaits it before a command starts. Raises SettingsError.
-        """
+        The caller awaits it before a command starts. Raises SettingsError."""
         return None if self.earlier is None or self.earlier.is_durable else asyncio.to_thread(self.earlier.sync)
 
     def note_policy(self, policy: Policy) -> None:
@@ -101,8 +99,7 @@ class SettingsPlaces:
     def why_doubtful(self, path: str) -> str:
         """Return why a command may have written a named file; empty if none may.
 
-        A file that opens its own place stays believed: it is protected from the commands it opens that for.
-        """
+        A file that opens its own place stays believed: it is protected from the commands it opens that for."""
         state = look_at_file(path).states[0]
         if self.believed.get(path) == state:
             return ""
@@ -158,8 +155,7 @@ class Project:
     """Settings of one directory, or of the daemon when `directory` is None.
 
     `now` is the last good snapshot. `latest` is the content of the files, the same unless they are broken, and
-    `problems` its faults.
-    """
+    `problems` its faults."""
 
     def __init__(
         self,
@@ -206,8 +202,7 @@ class Project:
         """Reread the files; return the keys whose effective value has changed.
 
         A broken file changes nothing and is reported in `error`. The same rules at another place of a file make a new
-        policy, but no changed key.
-        """
+        policy, but no changed key."""
         before = self.now
         self.latest = merge(self._read())
         self.problems = check_settings(self.latest, self.scope)
@@ -233,8 +228,7 @@ class Project:
         """Return the latest settings with the last good content of each broken file.
 
         So a broken file holds back no rule of another. In a project that content only tightens, since its file no
-        longer has the trusted content.
-        """
+        longer has the trusted content."""
         of_project = {one.path for one in self.places.judged(self.locations).files if one.in_project}
         good = {layer.file: layer for layer in before.layers}
         broken: set[str | None] = set()
@@ -263,8 +257,7 @@ class Project:
     def with_layers(self, layers: tuple[Layer, ...], variables: Mapping[str, str] = NO_VARIABLES) -> PolicySnapshot:
         """Return the snapshot with settings of a call on top, and caller variables.
 
-        Raises SettingsError, also for an entry that a file would lose with a warning: a caller can correct it.
-        """
+        Raises SettingsError, also for an entry that a file would lose with a warning: a caller can correct it."""
         merged = merge((*layers, *self.now.settings.layers))
         scope = replace(self.scope, caller=variables)
         for problem in check_settings(merged, scope):
@@ -402,8 +395,7 @@ def read_required(
     """Return the layer of a named settings file.
 
     Raises SettingsError `settings_missing` when it does not exist, as its rules are required. A broken file makes a
-    broken layer. A `doubtful` one widens only with trusted content.
-    """
+    broken layer. A `doubtful` one widens only with trusted content."""
     if not os.path.exists(path):
         raise SettingsError(
             "settings_missing", f"there is no settings file {path}", hint="check the path", data={"file": path}

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 class ExplainPath(Protocol):
     """Decide whether a command in `cwd` may read or write an absolute path.
 
-    `session_id` selects the temporary directory; None for none in particular. Raises PolicyError.
-    """
+    `session_id` selects the temporary directory; None for none in particular. Raises PolicyError."""
 
     async def __call__(
         self, policy: Policy, cwd: str, project: str, session_id: str | None, path: str, write: bool
@@ -54,8 +53,7 @@ class Explained:
 class PolicyQueries:
     """Policy queries of a daemon.
 
-    `environment` is that of the daemon: $IS_SANDBOX is set in a container that is a sandbox itself.
-    """
+    `environment` is that of the daemon: $IS_SANDBOX is set in a container that is a sandbox itself."""
 
     def __init__(
         self,
@@ -156,8 +154,7 @@ class PolicyQueries:
         """Return the lookup of programs, with all that commands can write.
 
         That is the answer of `explain` for the caller's place, the temporary directories, the directories of all
-        sessions, the granted paths, and those opened before.
-        """
+        sessions, the granted paths, and those opened before."""
         project = directory if session_id is None else self._sessions.get(session_id).cwd
         cwd = directory or project
         sessions = self._sessions.all()

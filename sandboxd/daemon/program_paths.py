@@ -24,8 +24,7 @@ class ProgramPaths:
 
     Commands can write the directories `closed`, and any other path for which `is_writable` says so. They could write
     the real paths of `earlier` at some time. A path through one of these, or through /proc or /dev, may be changed by a
-    command.
-    """
+    command."""
 
     def __init__(
         self,

@@ -2,8 +2,7 @@
 
 The patterns find what people commonly put into commands and variables: passwords in addresses, Authorization values,
 `--token X`, `SECRET=X`, and tokens of known forms. Other secrets remain. Every repetition is bounded, as the text may
-be hostile.
-"""
+be hostile."""
 
 from __future__ import annotations
 

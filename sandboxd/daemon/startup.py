@@ -46,8 +46,7 @@ class StartUp:
 def _process_start() -> float | None:
     """Return the start of this process on the monotonic clock; None where unknown.
 
-    proc(5), field 22 of stat, has ticks since the start of the host, which count during suspend.
-    """
+    proc(5), field 22 of stat, has ticks since the start of the host, which count during suspend."""
     try:
         with open("/proc/self/stat", "rb") as file:
             ticks = int(file.read().rpartition(b")")[2].split()[19])

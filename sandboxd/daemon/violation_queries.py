@@ -35,8 +35,7 @@ class ViolationSnapshot:
     """Kept violations up to a cursor.
 
     `total` counts also those that are not kept, `hidden` those that settings ignore, `lost` those over the bounds of a
-    command. `complete` means that none is missing between the given cursor and `cursor`.
-    """
+    command. `complete` means that none is missing between the given cursor and `cursor`."""
 
     violations: tuple[Violation, ...]
     total: int
@@ -55,8 +54,7 @@ class ViolationQueries:
     """Violation queries of a daemon.
 
     With `slow_reports` the system reports violations after the end of the command (macOS). `key` marks the annotations
-    of this daemon and of the earlier one.
-    """
+    of this daemon and of the earlier one."""
 
     def __init__(
         self, feed: ViolationFeed, sessions: Sessions, *, slow_reports: bool, key: bytes | None = None
@@ -123,8 +121,7 @@ class ViolationQueries:
     async def _settle(self, command_id: str, among: Among) -> None:
         """Wait for late reports about a command.
 
-        A client may see the end of its command before the daemon does. There is no wait when no report can come.
-        """
+        A client may see the end of its command before the daemon does. There is no wait when no report can come."""
         commands = self._sessions.commands_called(command_id, among)
         if self._slow_reports:
             since = [time.monotonic() - command.ended_at for command in commands if command.ended_at is not None]

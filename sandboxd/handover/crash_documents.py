@@ -3,8 +3,7 @@
 Each running command, each session with such commands and the daemon has a document in its own memory file.
 
 A daemon may be killed while it writes. So a new document goes beside the present one, and then a header names its
-place: so few bytes, within one page, that they are written as a whole or not at all.
-"""
+place: so few bytes, within one page, that they are written as a whole or not at all."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 The form around a record never changes, so that a daemon which cannot read a part can still end it: `ends` are the
 pidfds of processes that must not run unsupervised. The document names descriptors by numbers: those of the process when
-it executes itself, places in a list when a service manager stores them.
-"""
+it executes itself, places in a list when a service manager stores them."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ class Part:
     """One part of the state.
 
     `name` is for logs. `ends` are those of `descriptors` that are pidfds of processes to end when the part cannot be
-    resumed.
-    """
+    resumed."""
 
     kind: str
     name: str
@@ -129,8 +127,7 @@ def read_document(text: bytes, descriptors: Mapping[int, int] | None = None) -> 
     """Parse the document of `Outgoing.text`.
 
     `descriptors` maps its numbers to those in this process. A part with a missing descriptor is refused. Raises
-    HostError `handover_unreadable`.
-    """
+    HostError `handover_unreadable`."""
     try:
         document = json.loads(text)
         if document["format"] != FORMAT:

@@ -6,8 +6,7 @@ unknown one is ignored, so a record may grow by fields with defaults. Any other 
 
 Understood hints: str int float bool None Any, bytes, Descriptor, Enum, IP addresses, Optional[X], tuple[X, ...],
 tuple[X, Y], named tuples, frozenset[X], Mapping[str, X] and dataclasses of these. Text may hold lone surrogates, as
-paths do.
-"""
+paths do."""
 
 from __future__ import annotations
 

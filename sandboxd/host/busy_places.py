@@ -2,8 +2,7 @@
 
 A file that was made at another time was not made by a command. A command that can write in several places can move
 there what another one has left. So where something may have been moved, the time counts for every place that it can
-have come from.
-"""
+have come from."""
 
 from __future__ import annotations
 
@@ -65,8 +64,7 @@ class BusyPlaces:
     def was_quiet(self, moment: int, path: str, others: frozenset[str] = frozenset()) -> bool:
         """Return whether no command could write at a path at a moment.
 
-        The places in `others` count as well. False for times before the start of this daemon.
-        """
+        The places in `others` count as well. False for times before the start of this daemon."""
         with self._guard:
             for place, busy in self._busy.items():
                 at = bisect_right(busy, moment, key=lambda one: one[0])

@@ -2,8 +2,7 @@
 
 Nothing is watched there. Each scan compares the change time of every directory, and lists those where it differs: about
 5 µs and 30 µs each. A cache with more directories than the budget stays closed. Symlinks are not followed: their
-targets are no part of the cache.
-"""
+targets are no part of the cache."""
 
 from __future__ import annotations
 

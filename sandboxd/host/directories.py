@@ -24,8 +24,7 @@ def ensure_private_directory(path: str, uid: int) -> None:
     """Make a directory of mode 0700, or check an existing one.
 
     It must not be a symlink, must belong to this user and be closed to others. Raises `HostError`:
-    `directory_unusable`, `directory_foreign`, `directory_not_private`.
-    """
+    `directory_unusable`, `directory_foreign`, `directory_not_private`."""
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
@@ -55,8 +54,7 @@ def ensure_private_directory(path: str, uid: int) -> None:
 def temporary_base(uid: int, runtime_dir: str, parent: str = TEMPORARY_PARENT) -> TemporaryBase:
     """Return `/var/tmp/sandboxd-UID`, made when it is missing.
 
-    Falls back to the runtime directory, which is often in memory, with a warning. Raises `HostError` when both fail.
-    """
+    Falls back to the runtime directory, which is often in memory, with a warning. Raises `HostError` when both fail."""
     path = os.path.join(parent, f"sandboxd-{uid}")
     try:
         ensure_private_directory(path, uid)

@@ -1,8 +1,7 @@
 """The fact source: answers to host queries, looked up by a worker thread.
 
 Each name is registered with `Changes` before it is looked at, so `unchanged` is one read of an empty queue. The same
-queries from several callers at once are answered once.
-"""
+queries from several callers at once are answered once."""
 
 from __future__ import annotations
 

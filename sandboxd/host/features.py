@@ -3,8 +3,7 @@
 An answer to `bwrap --version` proves nothing: user namespaces may be switched off, a container may mask /proc, a
 security module may refuse one step. So the probe uses the options of a real sandbox and runs bubblewrap itself inside
 (`/proc/self/exe --version`). A success is kept until the next boot or until bubblewrap is replaced. A failure is tried
-again each time.
-"""
+again each time."""
 
 from __future__ import annotations
 
@@ -221,8 +220,7 @@ def closed_memory(ptrace_scope: str = "/proc/sys/kernel/yama/ptrace_scope") -> s
 
     An administrator can change this setting at any time, so it is read before each command. From 2 on Yama lets no
     unprivileged process read another one, not even its own children. The helper is unprivileged, and could not read the
-    arguments of a call.
-    """
+    arguments of a call."""
     try:
         with open(ptrace_scope, encoding="ascii") as file:
             scope = int(file.read())
@@ -235,8 +233,7 @@ def why_unbounded(release: str | None = None, uid: int | None = None, uid_map: s
     """Return why a limit on processes would not hold here, else empty.
 
     The kernel counts processes for each user namespace since Linux 5.14; before, a limit would cover all processes of
-    the user. The root of the machine may exceed every such limit: copy_process() in kernel/fork.c.
-    """
+    the user. The root of the machine may exceed every such limit: copy_process() in kernel/fork.c."""
     release = os.uname().release if release is None else release
     numbers = re.match(r"(\d+)\.(\d+)", release)
     if numbers is None or (int(numbers[1]), int(numbers[2])) < (5, 14):

@@ -5,8 +5,7 @@ and `?` do not match a slash, and do match a leading dot: a rule that denies `*.
 
 Symlinks are as in a shell: a part that matches a link continues in its target, and `**` passes through none. The
 targets of links are unbounded (a link to `/` is enough), and what lies in the tree itself is found without them. Links
-that lead out of the tree are reported.
-"""
+that lead out of the tree are reported."""
 
 from __future__ import annotations
 
@@ -102,8 +101,7 @@ class GlobScan:
         """Find matches, those through fewer links first.
 
         A path that is reached without a link must not count as reached through one: a rule that opens does not follow
-        every link.
-        """
+        every link."""
         done: set[tuple[str, tuple[str, ...]]] = set()
         later: list[tuple[int, list[str], int, _PartialMatch]] = []
         turns = count()

@@ -27,8 +27,7 @@ def machine_name(machine: str | None = None) -> str:
 def find_helper(package: Path = _PACKAGE) -> str:
     """Return the helper of this machine, from the package or the checkout.
 
-    Raises HostError `helper_missing`, `helper_not_executable`, `machine_unsupported`.
-    """
+    Raises HostError `helper_missing`, `helper_not_executable`, `machine_unsupported`."""
     machine = machine_name()
     for root in (package, package.parent):
         path = root / "vendor" / "seccomp" / machine / "apply-seccomp"

@@ -1,8 +1,7 @@
 """Mount aliases: files and directories with several canonical paths.
 
 A bind mount, or a file system that is mounted twice (a subvolume and the whole of it, say), gives its content a second
-name, as a symlink does. A path that is closed under one name must not be open under the other.
-"""
+name, as a symlink does. A path that is closed under one name must not be open under the other."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 A running command can put a symlink in the place of a directory while the daemon works there, and so redirect the
 operation. So a directory is opened by openat2(2) with RESOLVE_NO_SYMLINKS, and everything in it is done relative to
-that descriptor.
-"""
+that descriptor."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ def opened(path: str) -> Iterator[int]:
 def made_accessible(path: str) -> Iterator[None]:
     """Make a directory writable, and those above it searchable, where the owner can.
 
-    The modes are restored afterwards. Raises OSError where another user has closed a directory.
-    """
+    The modes are restored afterwards. Raises OSError where another user has closed a directory."""
     step = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     way = [os.open("/", step)]
     modes: list[tuple[int, int]] = []
@@ -117,8 +115,7 @@ def create(directory: int, name: str, text: str) -> None:
 def move_aside(directory: int, name: str) -> str | None:
     """Rename an entry so that no program obeys it; return its new name.
 
-    None when it is gone. Missing write permission is added: a command may have removed it to prevent this step.
-    """
+    None when it is gone. Missing write permission is added: a command may have removed it to prevent this step."""
     aside = f"{name}.refused-{secrets.token_hex(4)}"
     try:
         try:

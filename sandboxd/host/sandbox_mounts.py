@@ -1,7 +1,6 @@
 """The mounts of all running sandboxes, and the ends of their processes.
 
-A command outlives a daemon that is killed, and the next daemon has to know what the command still needs.
-"""
+A command outlives a daemon that is killed, and the next daemon has to know what the command still needs."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ followed, and ignore files play no part. A directory that cannot be listed is re
 scan, since a name that was not seen would not be protected.
 
 The scan uses `os.scandir` and no external program: empty directories count (`.vscode`, `.git/hooks`), and the
-directories have to be known anyway, to be watched.
-"""
+directories have to be known anyway, to be watched."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The search for Unix sockets below directories that commands can write.
 
-Other commands may be at work there: no symlink is followed, and the amount of work is bounded.
-"""
+Other commands may be at work there: no symlink is followed, and the amount of work is bounded."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ _STATX = struct.Struct("=I24xHxxQ40xqI4xqI4x24xII")
 def find_sockets(places: Sequence[tuple[str, str]]) -> SocketsAtStart:
     """List the sockets at and below canonical paths of the host.
 
-    Each path comes with its path inside the sandbox. A directory that cannot be opened is skipped.
-    """
+    Each path comes with its path inside the sandbox. A directory that cannot be opened is skipped."""
     found: list[FoundSocket] = []
     left, until = MOST_ENTRIES, time.monotonic() + MOST_SECONDS
     for host, inside in places:

@@ -37,8 +37,7 @@ def find_bwrap(configured: str | None, search_path: str, writable: Sequence[str]
 
     One in PATH is used only where no command can write it; `writable` are the directories that commands may write. Runs
     `--version`. Raises `HostError`: `bwrap_missing`, `bwrap_writable`, `bwrap_not_executable`, `bwrap_setuid`,
-    `bwrap_too_old`, `bwrap_broken`.
-    """
+    `bwrap_too_old`, `bwrap_broken`."""
     path = _locate(configured, search_path, writable)
     state = os.stat(path)
     if state.st_mode & stat.S_ISUID and state.st_uid == 0 and os.geteuid() != 0:

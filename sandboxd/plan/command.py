@@ -1,8 +1,7 @@
 """The argv of a command. Pure.
 
 The kernel limits one argument to 128 KiB (MAX_ARG_STRLEN, execve(2)). A longer shell text is passed in pieces that the
-shell joins again, with nothing left in its positional parameters (`_joiner`).
-"""
+shell joins again, with nothing left in its positional parameters (`_joiner`)."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ def _joiner(count: int) -> str:
     """Return a shell text that runs its joined arguments as `-c` would.
 
     The words of `eval` are expanded before it runs, so the text stays when `shift` removes the parameters. `shift` is
-    on the first line, so that line numbers in messages stay right.
-    """
+    on the first line, so that line numbers in messages stay right."""
     joined = "".join(f"${{{number}}}" for number in range(1, count + 1))
     return f'eval "shift {count}; {joined}"'
 

@@ -1,7 +1,6 @@
 """The environment of a sandboxed command: variables to set and to remove. Pure.
 
-No value is a secret, since the user can read the environment of a process.
-"""
+No value is a secret, since the user can read the environment of a process."""
 
 from __future__ import annotations
 

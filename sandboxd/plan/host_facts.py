@@ -1,8 +1,7 @@
 """Host facts: the answers to host queries. Frozen, and easy to write in a test.
 
 A path is *canonical* when no component is a symlink. The canonical path of something absent is that of the nearest
-existing directory plus the missing names.
-"""
+existing directory plus the missing names."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ class ResolvedPath:
     `kind` is None when nothing is there; then `existing` is the nearest canonical directory. `links` are the symlinks
     followed, in order. `problem` says in words why the path could not be followed to its end. `hard_links` counts the
     names of a regular file. `obstacle`: the user cannot make or find anything in `existing`, or `real` is not a
-    directory.
-    """
+    directory."""
 
     real: str
     kind: PathKind | None = PathKind.DIRECTORY
@@ -72,8 +70,7 @@ class Found:
     """A match of a scan or pattern: its path, and `real`, which differs for a symlink.
 
     `links` are the symlinks followed; for a pattern also those on the way to `path`. `closed` is a directory that the
-    user cannot search and could open: it may hold the target of the name, or, for a pattern, any match.
-    """
+    user cannot search and could open: it may hold the target of the name, or, for a pattern, any match."""
 
     path: str
     real: str
@@ -91,8 +88,7 @@ class Found:
 class GitConfigTarget:
     """A path that the configuration of git names and git obeys.
 
-    It is an included file, or a `directory` of hooks or a template. `listed`: git lists it in a working tree.
-    """
+    It is an included file, or a `directory` of hooks or a template. `listed`: git lists it in a working tree."""
 
     resolved: ResolvedPath
     directory: bool = False
@@ -117,8 +113,7 @@ class GitDir:
 class Worktree:
     """A directory whose `.git` leads to a git directory elsewhere, which points back.
 
-    `common` holds objects and refs. `refused` says why a link without confirmation is not followed.
-    """
+    `common` holds objects and refs. `refused` says why a link without confirmation is not followed."""
 
     root: str
     git_dir: str
@@ -132,8 +127,7 @@ class Scan:
 
     `git_entries` are `.git` files and links, `git_dirs` git directories, `obeyed` their git config targets.
     `unreadable` are directories that could not be listed, and that the user might open. `top` is the nearest directory
-    at or above the root with a `.git`, if commands are started there.
-    """
+    at or above the root with a `.git`, if commands are started there."""
 
     root: str
     names: tuple[Found, ...] = ()
@@ -149,8 +143,7 @@ class Scan:
 class MountAliases:
     """Canonical paths that are other names of each other, by mounts.
 
-    `mounted` are all mount points: what lies below two names of a directory differs from there on.
-    """
+    `mounted` are all mount points: what lies below two names of a directory differs from there on."""
 
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     mounted: frozenset[str] = frozenset()
@@ -191,8 +184,7 @@ class Facts:
 
     `obeyed` are the git config targets of all repositories of the user, `apart` the excluded directories. `passed_by`
     are symlinks that a `**` has not followed and that lead out of its directory, with canonical targets. `absent` are
-    canonical paths with nothing, or only a placeholder. `stamp` belongs to the fact source and proves the age.
-    """
+    canonical paths with nothing, or only a placeholder. `stamp` belongs to the fact source and proves the age."""
 
     paths: Mapping[str, ResolvedPath] = field(default_factory=dict)
     globs: Mapping[str, tuple[Found, ...]] = field(default_factory=dict)
@@ -216,8 +208,7 @@ class Territory:
     """The directories that a command can write, for the repository clean-up.
 
     `places` are canonical, none in another; `apart` are excluded directories in them. `known` are git directories that
-    mounts protect. `since` is the start of the command (ns of the wall clock).
-    """
+    mounts protect. `since` is the start of the command (ns of the wall clock)."""
 
     places: tuple[str, ...]
     apart: tuple[str, ...] = ()
@@ -229,8 +220,7 @@ class Territory:
 class Neutralised:
     """The result of a repository clean-up; `moved` are the old names of moved paths.
 
-    `failed` is the first error; the rest was done. `unseen` says why not everything could be searched.
-    """
+    `failed` is the first error; the rest was done. `unseen` says why not everything could be searched."""
 
     moved: tuple[str, ...] = ()
     failed: Exception | None = None
@@ -242,8 +232,7 @@ class SocketFile:
     """The identity of a Unix socket, which no command can choose.
 
     `device` is major and minor number. `made_ns` is the birth of the inode, since its number is used again; without a
-    birth time, its last change.
-    """
+    birth time, its last change."""
 
     device: tuple[int, int]
     inode: int
@@ -264,8 +253,7 @@ class SocketsAtStart:
     """The Unix sockets in directories that a command can write, before it ran.
 
     These are the listed directories and its own `/tmp`; the command can put any other socket there by a link or rename.
-    `writable` are all canonical directories that it can write. `complete` is False when a limit ended the search.
-    """
+    `writable` are all canonical directories that it can write. `complete` is False when a limit ended the search."""
 
     found: tuple[FoundSocket, ...] = ()
     writable: tuple[str, ...] = ()

@@ -30,8 +30,7 @@ class ScanQuery:
     """A search for protected names in `root` and `depth` levels of directories below.
 
     `follow_worktree`: commands are started there, so follow a `.git` that leads elsewhere and is confirmed from there,
-    and find the repository around the root.
-    """
+    and find the repository around the root."""
 
     root: str
     depth: int
@@ -55,8 +54,7 @@ class HostQueries:
     """`paths` to resolve, `globs` to expand and `scans` to make.
 
     A name to scan for has one or more parts; the last may hold `*`. `apart` are directories that no scan and no glob
-    enters; `skipped` are names of directories that no scan enters.
-    """
+    enters; `skipped` are names of directories that no scan enters."""
 
     paths: tuple[str, ...] = ()
     globs: tuple[str, ...] = ()
@@ -136,8 +134,7 @@ def files_in(files: FilePolicy, place: Place) -> FilePolicy:
     """Return the file rules of a place, with its denials that name no directory.
 
     These hold below each directory that commands may write, or that a rule names as readable. Below directories of a
-    preset the search has a budget: caches may have so many directories that each command would be delayed.
-    """
+    preset the search has a budget: caches may have so many directories that each command would be delayed."""
     named = [quoted(path) for path in (place.project_root, place.cwd)]
     named += [
         rule.path if rule.glob else quoted(rule.path)

@@ -1,7 +1,6 @@
 """The network of a sandbox, as planned. Pure.
 
-The gate decides on hosts for each connection, under the policy of that moment.
-"""
+The gate decides on hosts for each connection, under the policy of that moment."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ class NetworkPlan:
     """`transparent`: connections that ignore the proxy variables are captured.
 
     `ports` are likely ports, for hosts where not all can be captured. `local_ports` are ranges, ends included, of
-    loopback ports that stand for the host's: sorted, and none touches another.
-    """
+    loopback ports that stand for the host's: sorted, and none touches another."""
 
     transparent: bool = True
     ports: tuple[int, ...] = USUAL_PORTS

@@ -44,8 +44,7 @@ class Supervision:
     """The system calls of a command that the daemon sees as they happen.
 
     `writes`, `reads`: those that mounts refuse are reported. `connects`: the gate decides on each TCP connection first,
-    so that connect(2) succeeds only when the far end has answered. `removals`: removing a placeholder does nothing.
-    """
+    so that connect(2) succeeds only when the far end has answered. `removals`: removing a placeholder does nothing."""
 
     writes: bool = False
     reads: bool = False
@@ -172,8 +171,7 @@ def supervise(policy: Policy, place: Place, keeps_absent: bool = False) -> Super
 
     Supervised reads slow each open(2), so they need a denial of reads and a user who wants the reports. Supervised
     sockets slow each connect(2), to the Internet too: without a listed socket a command can make none, at no cost and
-    without a report. `keeps_absent`: there are placeholders.
-    """
+    without a report. `keeps_absent`: there are placeholders."""
     asks = policy.network.allow_unix_sockets or policy.report_violations == "all"
     unix_sockets = UnixSockets.LISTED if asks else UnixSockets.NONE
     return Supervision(

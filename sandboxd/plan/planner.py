@@ -1,8 +1,7 @@
 """The planner: makes plans, and caches what only place and policy determine.
 
 It does no I/O: an injected `FactSource` queries the host and says whether its answers still hold. A plan from the cache
-needs that one call, the environment and the argv.
-"""
+needs that one call, the environment and the argv."""
 
 from __future__ import annotations
 

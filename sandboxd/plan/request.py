@@ -1,8 +1,7 @@
 """The request for a plan: a place and a command.
 
 A session runs hundreds of commands in one `Place`, so what depends on the place alone is computed once
-(`plan.planner`). Text is `str` as `os.fsdecode` gives it: bytes that are not UTF-8 survive (PEP 383).
-"""
+(`plan.planner`). Text is `str` as `os.fsdecode` gives it: bytes that are not UTF-8 survive (PEP 383)."""
 
 from __future__ import annotations
 

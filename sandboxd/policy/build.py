@@ -2,8 +2,7 @@
 
 Every path becomes absolute, and every host and command pattern is parsed, or there is no policy. `settings_reader`
 reads entries; `build_network` and `build_files` make their parts. Relative paths refer to the project directory,
-whichever file they stand in.
-"""
+whichever file they stand in."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ def build_policy(settings: Settings, scope: PathScope, generation: int = 0) -> P
     """Build the policy of these settings in this scope.
 
     Raises `SettingsError` with the place of the first fatal fault: a file that could not be read or parsed, a value of
-    the wrong type, an entry that closes something and cannot be understood. `data["problems"]` has all of them.
-    """
+    the wrong type, an entry that closes something and cannot be understood. `data["problems"]` has all of them."""
     policy, problems = evaluate(settings, scope)
     fatal = first_fatal(problems)
     if fatal is not None:

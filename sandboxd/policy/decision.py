@@ -69,8 +69,7 @@ class Decision:
     """The answer to a request, with its reason.
 
     `text` is one sentence for display. `rule` is the rule as its author wrote it, with its `origin`; both are None when
-    a default decided. `hint` names the change that gives the other answer.
-    """
+    a default decided. `hint` names the change that gives the other answer."""
 
     behavior: Behavior
     reason: Reason

@@ -1,8 +1,7 @@
 """Display of untrusted text: as data, never as instructions to a terminal.
 
 Control characters could move the cursor or set the clipboard (OSC 52), bidirectional marks could reorder a line, and
-tag characters (U+E0000…) are invisible. Each becomes a visible escape.
-"""
+tag characters (U+E0000…) are invisible. Each becomes a visible escape."""
 
 from __future__ import annotations
 

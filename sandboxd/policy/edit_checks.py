@@ -35,8 +35,7 @@ def _layer_of(change: Change) -> Layer:
 def check_rule_change(settings: Settings, change: Change, scope: PathScope) -> tuple[str, ...]:
     """Refuse a change that cannot take effect; return warnings about one that can.
 
-    Raises `CallerError`. Warnings are about rules that are dangerous, or that another rule makes pointless.
-    """
+    Raises `CallerError`. Warnings are about rules that are dangerous, or that another rule makes pointless."""
     check_change(settings, change)
     if change.act in (Act.UNSET, Act.REMOVE):
         return ()

@@ -1,8 +1,7 @@
 """Violations that settings hide (`sandbox.ignoreViolations`), still enforced.
 
 A key is `*`, or the first words of a command (`git push`). A value is a part of the target, or of operation and target
-(`file-read-data /private/x`); `*` in it stands for any text.
-"""
+(`file-read-data /private/x`); `*` in it stands for any text."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The Policy: all that a sandbox may do, valid by construction.
 
 Every path is absolute and normalised, every host pattern parsed, every variable expanded. A policy never changes; a
-reload makes a new one with the next generation number. `policy.build.build_policy` builds it from merged settings.
-"""
+reload makes a new one with the next generation number. `policy.build.build_policy` builds it from merged settings."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ class PathRule:
     `path` is absolute and normalised, without a trailing slash (except `/`), its symlinks *not* resolved. With `glob`
     it is a pattern over absolute paths. `text` is the rule as its author wrote it. `unanchored`, the pattern of a
     denial that begins in no directory, holds below every directory that the rules of a place open
-    (`plan.host_queries.files_in`).
-    """
+    (`plan.host_queries.files_in`)."""
 
     path: str
     origin: Origin
@@ -168,8 +166,7 @@ class Policy:
     """All that a sandbox may do.
 
     `enabled` is for `should_sandbox` only: `wrap` always sandboxes. `warnings` are sentences about rules that are
-    accepted and dangerous, or ignored for a stated reason.
-    """
+    accepted and dangerous, or ignored for a stated reason."""
 
     generation: int = 0
     enabled: bool = False

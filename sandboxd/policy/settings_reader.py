@@ -1,8 +1,7 @@
 """Reader of settings entries with their origins; collects problems.
 
 An unusable list entry that only *opens* something is left out with a warning, which is stricter than meant. One that
-*closes* something cannot be left out, so the whole policy is refused.
-"""
+*closes* something cannot be left out, so the whole policy is refused."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ class SettingsReader:
         """Return the scope for a path to open.
 
         The caller's variables count where the caller could as well name the path in a call: not in managed settings,
-        nor in files of the project, nor where that is forbidden.
-        """
+        nor in files of the project, nor where that is forbidden."""
         if not self._mentions(text) or not self._is_the_callers(origin):
             return self.scope
         return self.scope.of_caller()

@@ -35,8 +35,7 @@ class DenialEvent:
 
     `target` is a path, name or `host:port` from inside, not neutralised. `decision` is None where only the system knows
     the reason. `hint` is set where the enforcer has a better one than the table. `home` is the user's home directory,
-    `generation` that of the policy in force.
-    """
+    `generation` that of the policy in force."""
 
     kind: ViolationKind
     operation: str
@@ -63,8 +62,7 @@ class Violation:
     `time`, in seconds since the epoch, is of the first of `count`, `last_time` of the last, None when there was one.
     `operation` is the verb of the enforcer (`CONNECT`, `openat`, …), `target` the path or `host:port`, neutralised for
     display. `outcome` is a `policy.decision.Reason`, or `denied` where only the system knows. `policy_generation` is 0
-    if unknown.
-    """
+    if unknown."""
 
     id: int
     time: float

@@ -1,8 +1,7 @@
 """Wide grants: changes that give very much away and need a confirmation.
 
 `WIDE_GRANTS` is the whole list. The command line, `settings.update`, `settings.exclude_command` and an answer `always`
-to a prompt go through it.
-"""
+to a prompt go through it."""
 
 from __future__ import annotations
 

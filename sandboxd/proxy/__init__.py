@@ -1,4 +1,3 @@
 """The filtering proxies.
 
-`server.ProxyServer` accepts, `gate` decides, `outbound` opens connections.
-"""
+`server.ProxyServer` accepts, `gate` decides, `outbound` opens connections."""

@@ -1,7 +1,6 @@
 """One listening socket of a command's proxies.
 
-It accepts while there is room for more connections and a free descriptor, and waits otherwise.
-"""
+It accepts while there is room for more connections and a free descriptor, and waits otherwise."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ class Server(Protocol):
     """The owner of the accepted connections.
 
     `is_crowded_out`: connections of other commands leave no room. Nothing reports when there is room again, so the
-    acceptor looks again after `retry_s`.
-    """
+    acceptor looks again after `retry_s`."""
 
     @property
     def is_full(self) -> bool: ...

@@ -1,8 +1,7 @@
 """Name resolution and outgoing connections of the proxies.
 
 No other module of the proxies connects outward. The gate resolves once, checks every answer and passes the surviving
-addresses to the dialer. The dialer never sees a name, so the addresses it dials are the checked ones.
-"""
+addresses to the dialer. The dialer never sees a name, so the addresses it dials are the checked ones."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ class DialError(HostError):
     """A connection failed for a reason other than policy.
 
     Slugs: `dns_failed`, `dns_timeout`, `unreachable`, `connection_refused`, `connect_timeout`, `connection_lost`,
-    `out_of_descriptors`, `connect_failed`.
-    """
+    `out_of_descriptors`, `connect_failed`."""
 
 
 class Resolver(Protocol):
@@ -51,8 +49,7 @@ class SystemResolver:
     """getaddrinfo(3), each call in its own thread.
 
     A look-up cannot be cancelled, and a hanging thread must delay neither the event loop nor the daemon's end.
-    `lookups` bounds all threads, `each` those of one share.
-    """
+    `lookups` bounds all threads, `each` those of one share."""
 
     def __init__(self, limits: ProxyLimits = DEFAULT, *, lookups: int = 32, each: int = 8) -> None:
         self._timeout = limits.resolve_s
@@ -63,8 +60,7 @@ class SystemResolver:
         """Return a resolver for one command, with a bounded part of the threads.
 
         A cancelled look-up counts until its thread ends. So a name server that never answers blocks its own command
-        only.
-        """
+        only."""
         return _Share(self, asyncio.Semaphore(self._each))
 
     async def resolve(self, host: str, own: asyncio.Semaphore | None = None) -> Sequence[IPAddress]:
@@ -131,8 +127,7 @@ def _getaddrinfo(host: str) -> Sequence[IPAddress]:
 class PinnedResolver:
     """Resolver of the names pinned with `--resolve NAME=ADDR`.
 
-    `fallback` resolves all others. A pinned name is exempt from the address guard: pass `pins` to the gate as well.
-    """
+    `fallback` resolves all others. A pinned name is exempt from the address guard: pass `pins` to the gate as well."""
 
     def __init__(self, pins: Mapping[str, Sequence[str]], fallback: Resolver) -> None:
         """Raises CallerError (`resolve_invalid`) for an invalid name or address."""

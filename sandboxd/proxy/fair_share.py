@@ -5,8 +5,7 @@ ready. So a command counts the work of its connections. Once its share of a turn
 for a later turn, first come, first served. All commands together have `BUDGET` for a turn. A step that exceeds the
 share is a debt, taken from the following turns.
 
-A unit of cost is about a microsecond of the daemon. The figures need no more precision.
-"""
+A unit of cost is about a microsecond of the daemon. The figures need no more precision."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ ambiguous names never get this far):
    check for open connections; those denied by then are cut.
 
 The gate does not look into TLS and does not follow data at an allowed host. The host resolver's search domains apply to
-short names.
-"""
+short names."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ LOOKUPS_AT_ONCE: Final = 8
 class Admission:
     """A decision, with the addresses that may be dialled and the parent proxy.
 
-    Without addresses the parent proxy is given the name.
-    """
+    Without addresses the parent proxy is given the name."""
 
     decision: Decision
     addresses: tuple[IPAddress, ...] = ()
@@ -63,8 +61,7 @@ class Gate:
     `network` returns the current policy. `ask` prompts the user, None without prompts. `pinned` are the names of
     `--resolve`, exempt from the address check. `own_addresses` returns the addresses of this machine's interfaces,
     `grants` the rules that the user granted to the session. `proxies` come from the daemon's environment. `can_ask`
-    returns whether a prompt has a subscriber now. `measured` receives the seconds that each decision took.
-    """
+    returns whether a prompt has a subscriber now. `measured` receives the seconds that each decision took."""
 
     def __init__(
         self,
@@ -116,8 +113,7 @@ class Gate:
     def decide_name(self, host: Host) -> Decision:
         """Decide whether a looked-up name may be connected to on any port.
 
-        ASK when a connection would prompt. This look-up itself neither prompts nor resolves.
-        """
+        ASK when a connection would prompt. This look-up itself neither prompts nor resolves."""
         decision = decide_name(self._network(), host, self._grants())
         if decision.behavior is Behavior.ASK and (self._ask is None or not self._can_ask()):
             return _closed(decision)
@@ -126,8 +122,7 @@ class Gate:
     async def admit(self, host: Host, port: int, *, plain: bool = False) -> Admission:
         """Decide steps 1 to 3. Raises DialError when an allowed name does not resolve.
 
-        `plain` is for a request of a plain `http://` URL.
-        """
+        `plain` is for a request of a plain `http://` URL."""
         decision = await self.decide(host, port)
         if not decision.allowed:
             return Admission(decision)

@@ -45,8 +45,7 @@ DEFAULT = ProxyLimits()
 class Room:
     """The turns and connections that all commands of a daemon share.
 
-    The limit keeps one command from taking every descriptor. `descriptors` is the daemon's limit.
-    """
+    The limit keeps one command from taking every descriptor. `descriptors` is the daemon's limit."""
 
     def __init__(self, descriptors: int, turns: Turns | None = None) -> None:
         self._most = max(descriptors * 3 // 8, 8) if descriptors > 0 else sys.maxsize  # RLIM_INFINITY
@@ -56,8 +55,7 @@ class Room:
     def has_some(self, own: int) -> bool:
         """Return whether a command with `own` connections may open one more.
 
-        It may have up to twice the number that it leaves to the others.
-        """
+        It may have up to twice the number that it leaves to the others."""
         return own < 2 * (self._most - self._taken)
 
     def take(self) -> None:

@@ -1,8 +1,7 @@
 """The connections of one command to the outside, watched while open.
 
 Every outgoing connection is made by `Outbound.open`, whatever the protocol. It reports each refusal exactly once, and
-ends connections that a new policy denies.
-"""
+ends connections that a new policy denies."""
 
 from __future__ import annotations
 
@@ -68,8 +67,7 @@ class Outbound:
         """`parents` is required where the gate may choose a parent proxy.
 
         `names` maps synthetic addresses to names: programs may resolve a name first and then pass the address to a
-        proxy.
-        """
+        proxy."""
         self._gate = gate
         self._opened = opened
         self._closed = closed
@@ -89,8 +87,7 @@ class Outbound:
 
         A synthetic address means its name. `plain` is for a request of a plain `http://` URL, which may end at a parent
         proxy that gets the whole URL. `captured`: no server inside listens there, or it would not have been captured.
-        Raises Refused, and DialError for failures other than policy.
-        """
+        Raises Refused, and DialError for failures other than policy."""
         host = self._meant(host)
         if self.inside is not None and not captured and (found := await self.inside.connect(host, port)) is not None:
             return self._opened_inside(operation, host, port, *found)
@@ -170,8 +167,7 @@ class Outbound:
         """Open a connection for a waiting client, and watch the client during a prompt.
 
         The prompt ends when the client is gone. `known` is the beginning of every possible answer. Raises ClientGone
-        too.
-        """
+        too."""
         if not self._gate.may_ask(self._meant(host), port):
             return await self.open(operation, host, port, plain=plain, captured=captured)
         async with ClientWatch(client, limits.half_closed_s, known=known):

@@ -65,8 +65,7 @@ def _read_sockaddr(pointer: int | None) -> IPAddress | None:
 class OwnAddresses:
     """Callable that returns the current addresses, cached for FRESH_FOR_S.
 
-    When reading fails the last answer stays. The built-in table refuses loopback and link-local in any case.
-    """
+    When reading fails the last answer stays. The built-in table refuses loopback and link-local in any case."""
 
     def __init__(
         self,

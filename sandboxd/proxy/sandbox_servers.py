@@ -1,8 +1,7 @@
 """Requests at the proxy for a server inside the sandbox.
 
 They come from clients that ignore `NO_PROXY` or read it differently (`[::1]`, `localhost.`, this machine's name). Seen
-from the daemon such an address is the host's loopback; the program means the sandbox's.
-"""
+from the daemon such an address is the host's loopback; the program means the sandbox's."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ class SandboxServers:
     """The servers inside one sandbox.
 
     `own_name` returns the machine's name inside. `is_local_port` selects ports that lead to the host where no server
-    listens inside. `never` are the ports of the daemon's own listeners there, which are no servers to reach.
-    """
+    listens inside. `never` are the ports of the daemon's own listeners there, which are no servers to reach."""
 
     def __init__(
         self,

@@ -2,8 +2,7 @@
 
 It accepts and serves connections on the listening sockets that the sandbox handed over. A listener belongs to one
 command, so each of its connections does too. The sockets may live in another network namespace, which accept() allows.
-Each connection is a named task owned here; a fault ends only its own connection.
-"""
+Each connection is a named task owned here; a fault ends only its own connection."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ class RequestRecord:
     """A resumable connection: its current request has had no effect yet.
 
     `data` is everything read of the request, `sent` the bytes sent of the dialogue that leads up to it, `ahead` the
-    bytes sent of the answer.
-    """
+    bytes sent of the answer."""
 
     protocol: str
     socket: Descriptor
@@ -63,8 +61,7 @@ class RequestRecord:
 class ProxyRecord:
     """The proxies of one command in the hand-over document.
 
-    `names` have synthetic addresses, in order. `families` as in `DnsAnswers`.
-    """
+    `names` have synthetic addresses, in order. `families` as in `DnsAnswers`."""
 
     listeners: tuple[ProxyListenerRecord, ...] = ()
     datagrams: tuple[Descriptor, ...] = ()
@@ -80,8 +77,7 @@ class ProxyServer:
     `gate` decides, `dialer` connects, `parents` through parent proxies. `report` receives each refused request once,
     `opened` each established connection, `closed` its end. `label` names the command in task names and logs. `room` is
     shared with the other commands. `user_http` and `user_socks` return the port of a user proxy that serves a listener
-    instead.
-    """
+    instead."""
 
     def __init__(
         self,
@@ -126,8 +122,7 @@ class ProxyServer:
     ) -> None:
         """Start accepting, and return at once. Takes over the bound, listening sockets.
 
-        With `check` every client has to send a user name and password that it accepts.
-        """
+        With `check` every client has to send a user name and password that it accepts."""
         self._protocols = self._serving(check)
         for listener, protocol in ((http_listener, "http"), (socks_listener, "socks")):
             if listener is not None:

@@ -5,8 +5,7 @@ started lacks most of what a login session has; the person who runs a command me
 
 A client sends a fixed few of its variables with each `wrap`. The others are read from the environment that its process
 was started with (proc_pid_environ(5)), and only those that are asked for. macOS shows no process the environment of
-another: there the daemon's own values count.
-"""
+another: there the daemon's own values count."""
 
 from __future__ import annotations
 

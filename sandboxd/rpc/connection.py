@@ -10,8 +10,7 @@ Requests are pipelined and answered out of order, each in its own task. The daem
 
 When the client goes away its calls are cancelled. The daemon hears of it only when the last of them has ended, so that
 a session that was just being opened cannot outlive its owner. A client that closes no more than its sending half (a
-shell pipeline does) gets its answers first.
-"""
+shell pipeline does) gets its answers first."""
 
 from __future__ import annotations
 

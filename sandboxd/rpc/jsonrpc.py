@@ -3,8 +3,7 @@
 The library does the dispatching: its shape of requests and results, its codes, what a notification is. Around it:
 - its check of a message's shape is replaced: it would compile a JSON Schema, and takes three times as long as the rest;
 - each call of a batch is checked by itself, as the specification's examples want, where the library refuses them all;
-- every error it makes of its own gets `data: {slug, hint}` like those of the methods.
-"""
+- every error it makes of its own gets `data: {slug, hint}` like those of the methods."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 Source: LOCAL_PEERCRED and LOCAL_PEERPID in unix(4) and <sys/un.h>. There are no namespaces that would give a sandboxed
 process away. What does is its sandbox: every profile of sandboxd allows looking up one name that nothing else would
 (`dev.sandboxd.sandboxed`), and the system says of any process whether it may look a name up. The profile refuses the
-connection in the first place; this is the second look.
-"""
+connection in the first place; this is the second look."""
 
 from __future__ import annotations
 

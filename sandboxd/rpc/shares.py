@@ -1,8 +1,7 @@
 """Share of one client process in the event loop and the worker threads.
 
 So much is free that requests here and there wait for nothing. A process that asks for more is measured by the clock: it
-goes on when others have had their turns, has one thread at a time, and few requests under way that need threads.
-"""
+goes on when others have had their turns, has one thread at a time, and few requests under way that need threads."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ Promises, in the order they are kept:
 - whatever stands at the socket's path and is not a dead socket of this user is left alone and refused;
 - at a clean end the socket and the lock are removed, the socket only when it is still the one that was made here.
 
-`Passed` is the seam for a service manager that opened the socket itself (sd_listen_fds(3)).
-"""
+`Passed` is the seam for a service manager that opened the socket itself (sd_listen_fds(3))."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Events of a daemon as records, for the audit log and the figures.
 
 A question, an answer and a violation have records of their own (`runtime.prompts.prompt_records`, `policy.violation`)
-and are told as they are.
-"""
+and are told as they are."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Where the listed paths lead is looked at each time, in a worker thread: an agent's socket moves, and a connect is rare.
 In a place that the command can write it is not the path that counts but the very socket: one that was there before the
-command ran, or one that the kernel says was bound inside.
-"""
+command ran, or one that the kernel says was bound inside."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Each daemon has one directory below the base, held by an flock for as long as it lives. A daemon that starts removes
 the directories whose lock is free: a killed daemon left them. The lock, not a pid, decides, so that a
-recycled pid can neither keep litter alive nor take a running daemon's directory away.
-"""
+recycled pid can neither keep litter alive nor take a running daemon's directory away."""
 
 from __future__ import annotations
 

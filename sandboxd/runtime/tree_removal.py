@@ -2,8 +2,7 @@
 
 Works by directory descriptors with no-follow throughout, so that a name swapped for a symlink never leads outside.
 Modes that forbid listing are changed first. A tree deeper than the descriptors that a process may hold is flattened as
-it is removed: a directory below `_DEEPEST` is moved to the top and removed from there.
-"""
+it is removed: a directory below `_DEEPEST` is moved to the top and removed from there."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Changes of a settings file as values. Pure.
 
-`check_change` refuses a change that is not permitted; `apply_change` makes it in a text.
-"""
+`check_change` refuses a change that is not permitted; `apply_change` makes it in a text."""
 
 from __future__ import annotations
 
@@ -70,8 +69,7 @@ def parse_value(text: str) -> Any:
 def check_change(settings: Settings, change: Change) -> None:
     """Refuse a change of a locked or unknown key, or to a value of the wrong type.
 
-    Raises `CallerError` (`settings_locked`, `settings_unknown_key`, `settings_wrong_type`).
-    """
+    Raises `CallerError` (`settings_locked`, `settings_unknown_key`, `settings_wrong_type`)."""
     row = TABLE.get(change.key)
     if row is None:
         full_key(change.key)

@@ -5,8 +5,7 @@ one value without the rest. No known library keeps positions and the text betwee
 JSON5 parsers accept single quotes, hexadecimal numbers and bare words, which other readers of the file would not.
 
 Stricter than `json.loads`: a duplicate key, NUL, half a surrogate pair, NaN and nesting deeper than `MAX_DEPTH` are
-errors. Grammar: RFC 8259 plus the comments of JSON with Comments.
-"""
+errors. Grammar: RFC 8259 plus the comments of JSON with Comments."""
 
 from __future__ import annotations
 
@@ -117,8 +116,7 @@ def parse_jsonc(data: bytes | str) -> Document:
     """Parse a whole settings text.
 
     Raises `JsoncError` (slugs `settings_too_large`, `settings_not_utf8`, `settings_nul`, `settings_empty`,
-    `settings_syntax`, `settings_duplicate_key`, `settings_too_deep`, `settings_not_an_object`).
-    """
+    `settings_syntax`, `settings_duplicate_key`, `settings_too_deep`, `settings_not_an_object`)."""
     text, had_mark = _decode(data)
     return _Parser(text, had_mark).document()
 

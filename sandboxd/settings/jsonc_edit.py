@@ -1,8 +1,7 @@
 """Edits of one value of a settings text, which keep everything else. Pure.
 
 Comments, order, indentation, line ends and the byte-order mark stay. Every result is parsed and compared with the
-intended value before it is returned.
-"""
+intended value before it is returned."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ docs/settings.md shows the same table.
 
 - *replace*: the highest source that sets the key wins.
 - *union*: lists are joined, the highest source first.
-- *strictest*: the strictest value wins, whatever its source.
-"""
+- *strictest*: the strictest value wins, whatever its source."""
 
 from __future__ import annotations
 

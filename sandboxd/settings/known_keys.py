@@ -2,8 +2,7 @@
 
 The settings file belongs to another program, which has its own keys. A key that restricts commands is either enforced
 (`settings.schema`) or makes every command fail, since a command would do what the file forbids. The names are those of
-https://code.claude.com/docs/en/settings-reference and https://json.schemastore.org/claude-code-settings.json.
-"""
+https://code.claude.com/docs/en/settings-reference and https://json.schemastore.org/claude-code-settings.json."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """One settings file, or the settings of one call, after parsing.
 
 A layer holds values with their origins, and problems. `parse_layer` never raises for a bad file: a file that could not
-be read gives a layer with a fatal problem, which cannot be mistaken for an empty one.
-"""
+be read gives a layer with a fatal problem, which cannot be mistaken for an empty one."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ class Layer:
     """Values by dotted key: `Placed` for scalars, `Entries` for lists and objects.
 
     `may_widen` is False for files that a command or another user may have written, such as project files. Their values
-    that widen are ignored and reported, with `distrust` as the reason.
-    """
+    that widen are ignored and reported, with `distrust` as the reason."""
 
     source: Source
     file: str | None = None

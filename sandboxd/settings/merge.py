@@ -3,8 +3,7 @@
 - Sources are ordered by `PRECEDENCE`. Managed settings are above the command line.
 - Several files of one source are equals: the strictest value wins; without an order, the file whose path sorts last. So
   the order of reading never matters.
-- A layer that may not widen contributes only values that tighten. The others are kept in `Settings.ignored`.
-"""
+- A layer that may not widen contributes only values that tighten. The others are kept in `Settings.ignored`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Named sets of rules for common needs. `docs/settings.md` prints this table.
 
-A preset either opens or closes, never both. A project file may name only those that close.
-"""
+A preset either opens or closes, never both. A project file may name only those that close."""
 
 from __future__ import annotations
 

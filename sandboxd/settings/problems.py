@@ -20,8 +20,7 @@ class Problem:
     """One problem; with `fatal` the settings cannot be used at all.
 
     An error that is not fatal is a bad entry of a list that allows: the entry is left out, which is the strict reading.
-    A bad entry of a list that denies is always fatal, because leaving it out would allow more.
-    """
+    A bad entry of a list that denies is always fatal, because leaving it out would allow more."""
 
     severity: Severity
     slug: str

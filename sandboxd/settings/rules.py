@@ -6,8 +6,7 @@
     T*(content)        in deny and ask: each tool whose whole name matches
 
 A rule that restricts and cannot be understood must not be ignored: `doubt_about` names it, and no command runs.
-https://code.claude.com/docs/en/permissions
-"""
+https://code.claude.com/docs/en/permissions"""
 
 from __future__ import annotations
 

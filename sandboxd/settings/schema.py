@@ -1,8 +1,7 @@
 """Schema of the settings file. Field names are the keys.
 
 The default None means *unset*: an empty list is a value, an absent one is not. Defaults are in `settings.key_table`.
-The JSON Schema for editors comes from the same classes.
-"""
+The JSON Schema for editors comes from the same classes."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 The names are those of https://code.claude.com/docs/en/tools-reference, and older ones that files still have. A tool
 that no shell command can replace (`FOREIGN`, `mcp__…`) means nothing for commands. A rule of `ask` for files denies
-them, since a running command cannot wait for a question about each file.
-"""
+them, since a running command cannot wait for a question about each file."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The values of a layer that could widen a command's permissions. Pure.
 
 They are shown before a user trusts a file. The answer does not depend on other layers, which may change later: a value
-counts unless it is the strictest of its key.
-"""
+counts unless it is the strictest of its key."""
 
 from __future__ import annotations
 

@@ -83,8 +83,9 @@ def compile_for(processor: str, target: Path) -> None:
 
 
 def without_sections(program: bytes) -> bytes:
-    """Only what the kernel reads of an executable (elf(5)): its table of segments, and these. What follows, the names
-    and the table of sections, is for linkers and debuggers, and there is nothing to link and no symbol to show."""
+    """Cut an executable to what the kernel reads: the segments and their table (elf(5)).
+
+    Names and the table of sections are for linkers and debuggers."""
     first, count = struct.unpack_from("<Q", program, 32)[0], struct.unpack_from("<H", program, 56)[0]
     segments = (struct.unpack_from("<8xQ16xQ", program, first + 56 * n) for n in range(count))
     cut = bytearray(program[: max(offset + size for offset, size in segments)])

@@ -1,8 +1,7 @@
 """Table of error slugs, each with its JSON-RPC number and meaning.
 
 A slug never changes its meaning. The numbers from -32700 to -32600 are JSON-RPC's own. The others name the class of the
-failure, for clients that do not know a slug.
-"""
+failure, for clients that do not know a slug."""
 
 from __future__ import annotations
 

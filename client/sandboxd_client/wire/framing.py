@@ -1,8 +1,7 @@
 """Frames of the stream: one JSON text a line, UTF-8, at most 4 MiB. No I/O.
 
 `LineDecoder` owns its buffer and accepts any split of the bytes. Both of its errors leave it usable: it drops the rest
-of the offending line, and reads the next line as usual.
-"""
+of the offending line, and reads the next line as usual."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 `import json` costs about 6 ms (it needs `re` and `enum`), half of what a bare interpreter takes to start, and `sandboxd
 run` starts one for every command. The built-in module `_json` holds the functions that `json.loads` and `json.dumps`
-call. Where it is missing or changed, `json` serves, with the same results (`tests/wire/test_jsontext.py`).
-"""
+call. Where it is missing or changed, `json` serves, with the same results (`tests/wire/test_jsontext.py`)."""
 
 from __future__ import annotations
 

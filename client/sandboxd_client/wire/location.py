@@ -2,8 +2,7 @@
 
 $SANDBOXD_SOCKET, else $XDG_RUNTIME_DIR/sandboxd/sandboxd.sock, else /tmp/sandboxd-UID/sandboxd.sock (macOS:
 $TMPDIR/sandboxd-UID/sandboxd.sock). The owner of the directory decides which process answers there and so which argv
-the client runs. The directory must be no symbolic link, belong to this user and be closed to others.
-"""
+the client runs. The directory must be no symbolic link, belong to this user and be closed to others."""
 
 from __future__ import annotations
 
@@ -65,8 +64,7 @@ def check_path(path: str, source: str = "the socket path") -> str:
 def check_place(path: str, *, uid: int | None = None) -> bool:
     """Return whether a socket of this user is at `path`.
 
-    False when it or its directory is missing. Raises LocationError where either is unsafe.
-    """
+    False when it or its directory is missing. Raises LocationError where either is unsafe."""
     uid = os.geteuid() if uid is None else uid
     directory = os.path.dirname(path)
     at_path = _status(path)

@@ -3,8 +3,7 @@
 `decode` is for parameters and refuses unknown names. `decode_result` is for results of a possibly newer daemon: unknown
 names and unknown words of a `Literal` pass. A decoder is compiled once per class. Supported hints: str int float bool
 None object Any, X | None and other unions, Literal, StrEnum, tuple[X, ...], list[X], dict[str, X], Mapping[str, X], and
-dataclasses of these.
-"""
+dataclasses of these."""
 
 from __future__ import annotations
 
@@ -63,8 +62,7 @@ def encode(record: object) -> dict[str, Any]:
 def encode_params(record: object) -> dict[str, Any]:
     """Return the JSON object of a record without the fields that are None.
 
-    None means the same as absent, and an older daemon would refuse names it does not know.
-    """
+    None means the same as absent, and an older daemon would refuse names it does not know."""
     found = ((name, getattr(record, name)) for name in _names(type(record)))
     return {
         name: encode_params(value) if dataclasses.is_dataclass(value) else _plain(value)

@@ -109,8 +109,7 @@ class LinuxBackend:
 
     `tools` finds the programs and proves that a sandbox can start with them, and raises HostError otherwise. It is
     asked before every launch, so it caches its answer. `worker` enters the namespaces of sandboxes; the ability for it
-    is probed once.
-    """
+    is probed once."""
 
     name = "linux"
 
@@ -288,8 +287,7 @@ class LinuxBackend:
     def keep(self, launch_id: str, outgoing: Outgoing) -> bool:
         """Add the crash entry of a running command; release nothing.
 
-        Returns False when it does not run.
-        """
+        Returns False when it does not run."""
         launch, link = self._launches.get(launch_id), self._bridge.link(launch_id)
         kept = None if link is None else link.kept
         if launch is None or kept is None:
@@ -368,8 +366,7 @@ class LinuxBackend:
     def end_left(self) -> None:
         """End all remaining launches with the daemon, and wait for their end.
 
-        A failed hand-over or start leaves them. None may go on when its placeholders are removed.
-        """
+        A failed hand-over or start leaves them. None may go on when its placeholders are removed."""
         ends = [number for one in self._inherited.values() if one.link is not None for number in one.link.ends]
         for launch_id in self._launches:
             link = self._bridge.link(launch_id)

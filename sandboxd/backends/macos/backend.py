@@ -39,8 +39,7 @@ class MacosTools:
 class SeatbeltBackend:
     """The macOS back end.
 
-    `find_tools` proves that a sandbox can start, and raises HostError otherwise; it caches its answer.
-    """
+    `find_tools` proves that a sandbox can start, and raises HostError otherwise; it caches its answer."""
 
     name = "macos"
 

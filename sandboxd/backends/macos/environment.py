@@ -1,8 +1,7 @@
 """The proxy ports and their password in a command's environment. Pure.
 
 The rest is the table of `plan.environment`. ssh gets the password from the environment of its ProxyCommand: every user
-can see arguments.
-"""
+can see arguments."""
 
 from __future__ import annotations
 

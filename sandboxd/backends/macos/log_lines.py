@@ -8,8 +8,7 @@ A refusal is a message of the kernel:
 The tag is what the profile gave as its message; it stands behind the target, on the same line or on the next one.
 NAME and TARGET may hold spaces and parentheses. Repeated refusals are folded: `12 duplicate reports for Sandbox: …`.
 Names and targets come from inside the sandbox and can look like anything: only a tag with this daemon's suffix counts,
-which stands in no place that a sandboxed process can read.
-"""
+which stands in no place that a sandboxed process can read."""
 
 from __future__ import annotations
 
@@ -63,8 +62,7 @@ class Denial:
 class LogLines:
     """Decoder of the log's bytes. `suffix` is the end of this daemon's tags.
 
-    `ignored` counts foreign and malformed lines, `noise` dropped refusals.
-    """
+    `ignored` counts foreign and malformed lines, `noise` dropped refusals."""
 
     suffix: str
     ignored: int = 0

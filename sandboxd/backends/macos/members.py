@@ -3,8 +3,7 @@
 macOS has no pid namespace whose end takes all processes along, and a process leaves its group and session at will. It
 never leaves its sandbox. Each profile allows the look-up of one unregistered service name of this launch, and
 `sandbox_check` says whether a process may look a name up. A sandboxed process that may look up this name and not
-another one is a member.
-"""
+another one is a member."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ class Members(Protocol):
 class SeatbeltMembers:
     """Queries of libsandbox and libproc, parts of the system library.
 
-    Apple does not document `sandbox_check`; browsers use it.
-    """
+    Apple does not document `sandbox_check`; browsers use it."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(None, use_errno=True)
@@ -76,8 +74,7 @@ class SeatbeltMembers:
 async def end_members(members: Members, name: str, log: Callable[..., None]) -> bool:
     """Kill all members until none is left, and return whether that succeeded.
 
-    Again, because a process may fork during the search.
-    """
+    Again, because a process may fork during the search."""
     for _ in range(ROUNDS):
         try:
             found = list(await asyncio.to_thread(members.find, name))

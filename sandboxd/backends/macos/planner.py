@@ -47,8 +47,7 @@ class SeatbeltPlan(Plan):
 def list_seatbelt_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_SHELLS) -> HostQueries:
     """List the queries of Linux, and the real paths of sockets.
 
-    Patterns are expressions, also in caches.
-    """
+    Patterns are expressions, also in caches."""
     needs = list_needs(policy, place, shells)
     sockets = [real_spelling(rule.path) for rule in policy.network.allow_unix_sockets]
     return replace(needs, paths=tuple(dict.fromkeys([*needs.paths, *sockets])), bounded=())

@@ -1,8 +1,7 @@
 """The proof that a sandbox can be started, by a refusal that happens.
 
 The profile of the probe allows everything but writing into one directory, and a program writes there. A sandbox that
-starts and refuses nothing would be worse than none.
-"""
+starts and refuses nothing would be worse than none."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ class SeatbeltProbe:
     async def ready(self) -> None:
         """Raise HostError when no sandbox can start.
 
-        Slugs: `sandbox_exec_missing`, `seatbelt_nested`, `seatbelt_failed`, `seatbelt_open`.
-        """
+        Slugs: `sandbox_exec_missing`, `seatbelt_nested`, `seatbelt_failed`, `seatbelt_open`."""
         async with self._lock:
             if not self._good:
                 await try_sandbox(self.sandbox_exec)

@@ -1,8 +1,7 @@
 """The daemon's end of supervisors: one connection per launch.
 
 The protocol is in `supervise.py`. A ticket is good once. When a supervisor's connection ends, every process that is
-left in the sandbox is ended, and only then is the launch over.
-"""
+left in the sandbox is ended, and only then is the launch over."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ class Reception:
     """The listening socket at `path`, and the expected launches.
 
     `identify` returns the peer's process and raises SandboxdError for one of another user. `settle` may wait a moment
-    for the log's denials of a launch with that exit status.
-    """
+    for the log's denials of a launch with that exit status."""
 
     def __init__(
         self,
@@ -182,8 +180,7 @@ class SeatbeltLaunch:
     async def _may_start(self) -> bool:
         """Return whether the observer lets the command start.
 
-        The supervisor sees the connection close otherwise.
-        """
+        The supervisor sees the connection close otherwise."""
         try:
             checking = self.observer.starting()
             if checking is not None:

@@ -1,8 +1,7 @@
 """A child process start that survives cancellation.
 
 A cancelled `asyncio.create_subprocess_exec` waits for the child's end and for pipes that it has not opened: it can wait
-for ever (Python 3.11 to 3.13 at least).
-"""
+for ever (Python 3.11 to 3.13 at least)."""
 
 from __future__ import annotations
 

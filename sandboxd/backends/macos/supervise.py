@@ -9,8 +9,7 @@ writes one byte to it, which proves that the profile was applied. It passes sign
 
 A single file, standard library only, without site packages: it is on the path of every command. Messages are lines. To
 the daemon: `ticket T`, `started PID`, `failed REASON`, `exit STATUS`. From the daemon: `go GRACE_MS`, `term`,
-`kill`. A daemon that goes away takes the network with it; the command goes on.
-"""
+`kill`. A daemon that goes away takes the network with it; the command goes on."""
 
 from __future__ import annotations
 
@@ -291,8 +290,7 @@ def watch_process(pid: int) -> int | None:
     """Return a descriptor that becomes readable when the process ends.
 
     See kqueue(2) and pidfd_open(2). None without either, or for an ended process, whose children notice by their
-    parent.
-    """
+    parent."""
     descriptor = None
     with contextlib.suppress(OSError):
         if sys.platform == "darwin":

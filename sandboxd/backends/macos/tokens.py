@@ -3,8 +3,7 @@
 Every user can reach the proxies' ports, so the client has to prove that it is the command. Clients take a password only
 from the proxy variables, which are as secret as the environment of a process: on macOS other users cannot read it, the
 programs of the same user can. No argument list and no file holds it, and it is worthless once the command has ended and
-its ports are closed.
-"""
+its ports are closed."""
 
 from __future__ import annotations
 

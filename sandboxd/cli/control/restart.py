@@ -35,8 +35,7 @@ def main(arguments: Sequence[str]) -> int:
 def restart(path: str) -> StatusResult:
     """Restart in place, else end the daemon with its commands and start it.
 
-    A daemon of an earlier version or of another system cannot restart in place.
-    """
+    A daemon of an earlier version or of another system cannot restart in place."""
     try:
         with Client(path, autostart=False) as box:
             before = box.status().restarts

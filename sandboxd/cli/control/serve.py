@@ -1,7 +1,6 @@
 """`sandboxd serve`: the daemon in the foreground.
 
-The only command that imports the daemon.
-"""
+The only command that imports the daemon."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ OPTIONS = (
 class ServeOptions:
     """The arguments of `app.process.main`.
 
-    Paths are absolute; `resolve` is as written (NAME=ADDR).
-    """
+    Paths are absolute; `resolve` is as written (NAME=ADDR)."""
 
     socket: str | None = None
     settings: str | None = None
@@ -71,8 +69,7 @@ def main(arguments: Sequence[str]) -> int:
 def _go_on_isolated(arguments: Sequence[str]) -> None:
     """Execute the daemon anew when the environment chose its interpreter or modules.
 
-    Commands may write to the places named there, and the daemon would keep them over each restart.
-    """
+    Commands may write to the places named there, and the daemon would keep them over each restart."""
     environment = programs.without_code(os.environ)
     if sys.flags.isolated and environment == dict(os.environ):
         return

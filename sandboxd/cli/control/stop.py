@@ -1,7 +1,6 @@
 """`sandboxd stop`: end the daemon and its commands, and wait for that.
 
-Success when none is running.
-"""
+Success when none is running."""
 
 from __future__ import annotations
 

@@ -55,8 +55,7 @@ def run_in_foreground(
     Raises OSError when it cannot be spawned. Call it in the main thread of a process that then ends: the signal mask
     stays changed, so that nothing interrupts the rest. `mask` is the command's, for a second call. `relay` has the
     descriptors that the child gets as 0, 1 and 2. Its remaining output is waited for, and a signal ends that wait as it
-    would end the write.
-    """
+    would end the write."""
     if _signal.getsignal(_SIGCHLD) == _signal.SIG_IGN:  # inherited; children would leave no status
         _signal.signal(_SIGCHLD, _signal.SIG_DFL)
     forwarded = frozenset(number for number in _FORWARDED if _signal.getsignal(number) != _signal.SIG_IGN)

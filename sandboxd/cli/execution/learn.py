@@ -3,8 +3,7 @@
 A FILE without a slash lies in a directory that is masked in every sandbox, beside the records of trust.
 
 The command may be able to write where the file is. So the directory is opened and the old file read before it runs, and
-the new file takes the old one's place by its name in that directory: no link is followed.
-"""
+the new file takes the old one's place by its name in that directory: no link is followed."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ def learned_path(name: str) -> str:
 def settings_path(name: str) -> str:
     """Return the file of `--settings`: a learned one, else one in this directory.
 
-    Raises SandboxdError where there are both: a command may have made the latter.
-    """
+    Raises SandboxdError where there are both: a command may have made the latter."""
     local = absolute(name)
     learned = learned_path(name)
     if "/" in name or not name or not os.path.lexists(learned):
@@ -53,8 +51,7 @@ def settings_path(name: str) -> str:
 def _learned_to(name: str) -> str:
     """Return the file of `--learn`, and make the directory of a NAME.
 
-    Raises SandboxdError.
-    """
+    Raises SandboxdError."""
     if "/" in name:
         return absolute(name)
     if name in ("", ".", ".."):
@@ -85,8 +82,7 @@ class LearnedFile:
     def opened(cls, name: str) -> Iterator[LearnedFile]:
         """Open the directory and read the file.
 
-        Raises SandboxdError for a missing directory and a file without settings.
-        """
+        Raises SandboxdError for a missing directory and a file without settings."""
         path = _learned_to(name)
         try:
             directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

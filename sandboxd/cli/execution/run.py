@@ -1,7 +1,6 @@
 """`sandboxd run`: one command in the sandbox.
 
-The hot path of the command line: each import costs start-up time.
-"""
+The hot path of the command line: each import costs start-up time."""
 
 from __future__ import annotations
 
@@ -131,8 +130,7 @@ def _run_once(
 ) -> int | None:
     """Run the command once and return its exit status.
 
-    None when it did not start because of changed settings or files, and may be tried `again`.
-    """
+    None when it did not start because of changed settings or files, and may be tried `again`."""
     wrapped = connection.call("wrap", params)
     for warning in wrapped["warnings"]:
         output.warn(warning)
@@ -214,8 +212,7 @@ def _wrap_params(parsed: Parsed, text: str | None, argv: list[str] | None) -> di
 def _rule_path(path: str, parsed: Parsed) -> str:
     """Resolve a relative path against the user's directory, not `--cwd`.
 
-    Without `--cwd` it stays relative, so that the directory's own name is not taken for a pattern.
-    """
+    Without `--cwd` it stays relative, so that the directory's own name is not taken for a pattern."""
     if not path or path[0] in "/~$":
         return path
     return absolute(path) if "cwd" in parsed else f"./{path.removeprefix('./')}"

@@ -1,7 +1,6 @@
 """`sandboxd run --disable-sandbox`: a command without a sandbox.
 
-Needs a decision that allows it, and a user at a terminal who confirms.
-"""
+Needs a decision that allows it, and a user at a terminal who confirms."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ _SHOWN = 2000
 def run_unsandboxed(connection: Connection, params: dict[str, Any]) -> int:
     """Ask for the decision, then the user, and become the command.
 
-    `params` are those of `wrap`. Returns an exit status otherwise.
-    """
+    `params` are those of `wrap`. Returns an exit status otherwise."""
     text = params["command"] if "command" in params else shlex.join(params["argv"])
     asked = {"command": text, "cwd": params["cwd"], "dangerously_disable_sandbox": True}
     if "session_id" in params:

@@ -40,8 +40,7 @@ def change_rule(verb: str, arguments: Sequence[str], options: tuple[Option, ...]
     """Add a rule, or remove it with `--remove`.
 
     The opposite rule of the same words is removed from local settings. Rules of other files stay; a stronger one is
-    reported.
-    """
+    reported."""
     parsed = parse(arguments, options)
     opens = "let commands write a path, reach a host or use a Unix socket"
     what = opens if verb == "allow" else "close a path, or a host"

@@ -30,8 +30,7 @@ def rule_path(text: str, cwd: str | None) -> str:
     """Turn a path of the command line into a rule.
 
     Local settings hold for every project, so a relative path becomes absolute. Special characters of an existing name
-    are escaped. `~` and `$VAR` stay.
-    """
+    are escaped. `~` and `$VAR` stay."""
     if text.startswith(("~", "$")):
         return text
     path = os.path.abspath(os.path.join(cwd or "", text))
@@ -50,8 +49,7 @@ YES = Option("--yes", "confirm a rule that allows a great deal, without a questi
 def confirmed(parsed: Parsed, change: Callable[[bool], SettingsUpdateResult]) -> SettingsUpdateResult:
     """Make a change; a very wide one needs `--yes` or a yes in the terminal.
 
-    Raises RpcError `confirmation_needed` otherwise.
-    """
+    Raises RpcError `confirmation_needed` otherwise."""
     try:
         return change("yes" in parsed)
     except RpcError as error:
@@ -73,8 +71,7 @@ def _agreed(message: str) -> bool:
 def announce(parsed: Parsed, result: SettingsUpdateResult, done: str, otherwise: str = "") -> int:
     """Print the change, its file and its warnings; return the exit status.
 
-    `otherwise` is the reason when nothing had to be changed.
-    """
+    `otherwise` is the reason when nothing had to be changed."""
     if "json" in parsed:
         print_json(result)
     elif result.written:

@@ -1,7 +1,6 @@
 """Checks of settings files without a daemon.
 
-A broken file may keep the daemon from starting. The checks are the daemon's own (`settings.lint`).
-"""
+A broken file may keep the daemon from starting. The checks are the daemon's own (`settings.lint`)."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ PROBLEMS = 1
 def lint(files: Sequence[str] | None, source: str | None, cwd: str | None) -> SettingsLintResult:
     """Check `files`, or those that are in force in `cwd`.
 
-    The result names files as they were given. Raises UsageError when `cwd` is no directory.
-    """
+    The result names files as they were given. Raises UsageError when `cwd` is no directory."""
     from sandboxd.daemon.settings.linting import lint_files, places_here
 
     directory = os.path.abspath(cwd or ".")

@@ -3,8 +3,7 @@
 The label is `dev.sandboxd.agent`, since macOS has a system service called sandboxd. launchd opens the socket and starts
 the daemon at login, at the first connection and after a failure; `rpc.launchd_socket` takes the socket over. The
 directory of the socket is in $TMPDIR, which the system empties at boot. Then launchd cannot open the socket, and the
-daemon, started at login, makes both.
-"""
+daemon, started at login, makes both."""
 
 from __future__ import annotations
 

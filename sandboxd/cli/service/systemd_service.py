@@ -1,8 +1,7 @@
 """`sandboxd service` on Linux: units of the user's systemd.
 
 The units go to ~/.config/systemd/user. Units of a distribution are used as they are, and nothing is written. A file of
-another author is neither overwritten nor removed.
-"""
+another author is neither overwritten nor removed."""
 
 from __future__ import annotations
 

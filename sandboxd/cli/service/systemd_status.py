@@ -1,8 +1,7 @@
 """`sandboxd service status` on Linux: whether units, socket and daemon agree.
 
 The exit status is 0 when they do. `agreement` is a table of what an upgrade, a move or a daemon started by hand leaves
-inconsistent.
-"""
+inconsistent."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ class UnitFacts:
     """The inputs of `agreement`; `service` and `socket` are unit properties.
 
     `files` are the texts of the units in force, `expected` those that this program would write; both are empty where
-    the units of a distribution are used.
-    """
+    the units of a distribution are used."""
 
     service: Mapping[str, str]
     socket: Mapping[str, str]

@@ -1,8 +1,7 @@
 """The units of a user's systemd (systemd.unit(5), systemd.service(5)). Pure.
 
 Their text is in `systemd/` of the source tree, which a distribution installs as it is. `unit_texts` replaces the
-program, its environment, and a socket in another place than the default.
-"""
+program, its environment, and a socket in another place than the default."""
 
 from __future__ import annotations
 
@@ -66,8 +65,7 @@ def quoted(word: str) -> str:
     """Quote one word for a unit ("Quoting" in systemd.syntax(7)).
 
     Percent signs are doubled (specifiers). A word that could be read as several gets double quotes with C-style
-    escapes.
-    """
+    escapes."""
     word = word.replace("%", "%%")
     if word and not any(character in " \t\n\r\"'\\;" or ord(character) < 32 for character in word):
         return word

@@ -2,8 +2,7 @@
 
 Lines of a command over a bound are counted by target, and one line at its end reports the count. The next line of a
 kind reports those that belong to no command (`not_written`). The lines of a command's own life are always written,
-since no command runs without them. Over a bound, texts of commands are cut.
-"""
+since no command runs without them. Over a bound, texts of commands are cut."""
 
 from __future__ import annotations
 

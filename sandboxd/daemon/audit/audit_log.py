@@ -3,8 +3,7 @@
 - A line that `append` has returned for survives the end of the daemon. It survives a power cut after at most a second
   (`sync`, called from a thread).
 - The part of a line that a killed daemon or a full disk has left is cut off. The next line reports its length.
-- The files have mode 0600, and their directory 0700. A symbolic link, another owner or a second writer is refused.
-"""
+- The files have mode 0600, and their directory 0700. A symbolic link, another owner or a second writer is refused."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ class AuditLog:
     `time` returns the time of a line in ISO 8601. The chain continues behind `after`, even where files are lost.
 
     Raises HostError `audit_unavailable` when the log cannot be opened, `audit_directory` when its directory is shared,
-    `audit_locked` when another daemon writes it.
-    """
+    `audit_locked` when another daemon writes it."""
 
     def __init__(
         self, path: str, max_bytes: int, keep: int, time: Callable[[], str], after: Position = BEGINNING
@@ -163,8 +161,7 @@ class AuditLog:
         """Return rare lines of the oldest file, to be repeated in the new one.
 
         They are the newest, a quarter of a file at most. Violations take half of that, so that they do not push out
-        questions and changes of settings.
-        """
+        questions and changes of settings."""
         kept: dict[bool, deque[bytes]] = {True: deque(), False: deque()}
         size = {True: 0, False: 0}
         with contextlib.suppress(OSError), open(numbered(self.path, self._keep), "rb") as file:

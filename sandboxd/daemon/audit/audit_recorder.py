@@ -2,8 +2,7 @@
 
 Each event of `runtime.events` becomes one line, without recognisable secrets. With `audit.onFull: block` no command is
 handed out whose line could not be written. With `drop` lines are counted, and the next line that can be written reports
-the number. Other lines than those of commands never block: a violation has happened even when the disk is full.
-"""
+the number. Other lines than those of commands never block: a violation has happened even when the disk is full."""
 
 from __future__ import annotations
 
@@ -221,8 +220,7 @@ class AuditRecorder:
 def record_of(event: Event, longest: int = LONGEST_COMMAND) -> dict[str, Any] | None:
     """Return the line of an event without its time; None for a counted event.
 
-    Texts are redacted, and those from inside a sandbox neutralised. `longest` limits the text of a command.
-    """
+    Texts are redacted, and those from inside a sandbox neutralised. `longest` limits the text of a command."""
     match event:
         case RunPrepared():
             return {

@@ -4,8 +4,7 @@ It holds the descriptors of each running command, and a memory file that describ
 shares the memory file, so that later changes are only written there.
 
 A command is stored after it has run for a moment, and many at a time: most are over by then and cost nothing. The start
-of a command never waits for the manager, and an idle daemon does not wake up.
-"""
+of a command never waits for the manager, and an idle daemon does not wake up."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ class CrashEntry:
     """Crash entry.
 
     `write` adds it to a document, and returns False when it has just ended. Events of `session_id` may change it, those
-    of all sessions when that is empty.
-    """
+    of all sessions when that is empty."""
 
     key: str
     session_id: str
@@ -82,8 +80,7 @@ class CrashStore:
     def start(self, wanted: Callable[[IsOldEnough], Iterable[CrashEntry]]) -> None:
         """Store what `wanted` returns, now and after each change.
 
-        Until the first time, resumed commands are stored only under the names that the earlier daemon gave them.
-        """
+        Until the first time, resumed commands are stored only under the names that the earlier daemon gave them."""
         self._wanted, self._paused = wanted, False
         self._begin()
 

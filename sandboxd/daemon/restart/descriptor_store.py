@@ -6,8 +6,7 @@ own name, and the document in a memory file beside them. The next daemon gets th
 both sides have closed. Crash entries (`crash_store`) are stored under other names while the daemon runs.
 
 The manager sends the same signal for a stop and a restart. Its list of jobs tells them apart; only for a restart is
-anything stored.
-"""
+anything stored."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ _UNIT = re.compile(r"[^/]+\.service")
 def keep(address: str, outgoing: Outgoing) -> None:
     """Pass everything to the service manager at `address` ($NOTIFY_SOCKET).
 
-    Returns when the manager has it. Blocks, so it is the last act of a daemon. Raises OSError.
-    """
+    Returns when the manager has it. Blocks, so it is the last act of a daemon. Raises OSError."""
     state = os.memfd_create(STATE, os.MFD_CLOEXEC)
     try:
         with open(state, "wb", closefd=False) as file:
@@ -107,8 +105,7 @@ def take_stored(environment: MutableMapping[str, str]) -> tuple[Incoming | None,
     """Take the state in the store, and the names to empty the store by.
 
     Afterwards the variables name only the other sockets. Unreadable descriptors are closed. Raises nothing: a daemon
-    without the earlier state is better than none.
-    """
+    without the earlier state is better than none."""
     names = environment.get("LISTEN_FDNAMES", "").split(":")
     count = environment.get("LISTEN_FDS", "")
     if environment.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal() or len(names) != int(count):
@@ -197,8 +194,7 @@ class Store:
     """Store of a running daemon.
 
     `address` is $NOTIFY_SOCKET. `size` is $FDSTORE, the capacity (systemd 254 and newer). `old` are the names of an
-    earlier daemon that crashed.
-    """
+    earlier daemon that crashed."""
 
     def __init__(self, address: str, size: str = "", old: tuple[str, ...] = ()) -> None:
         self._address = address

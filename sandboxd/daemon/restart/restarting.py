@@ -4,8 +4,7 @@ The process, its children and its descriptors stay, and the program changes. Bef
 the new program: the same command line, with `$SANDBOXD_TRIAL`, only reads the settings and prints what state it can
 read. So a broken installation, invalid settings and an incompatible version are found while the daemon runs.
 
-The state passes through a memory file whose number is in `$SANDBOXD_HANDOVER` (memfd_create(2), execve(2)).
-"""
+The state passes through a memory file whose number is in `$SANDBOXD_HANDOVER` (memfd_create(2), execve(2))."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ class Restarted:
     """Result of the last restart.
 
     `cut` counts connections that could not be handed over, `lost` describes other losses, and `stall_s` is the time
-    without service. After a crash (`crashed`) `cut` and `stall_s` are unknown.
-    """
+    without service. After a crash (`crashed`) `cut` and `stall_s` are unknown."""
 
     from_version: str
     commands: int
@@ -94,8 +92,7 @@ class DaemonProgram:
         """Execute the program in place of this one. Does not return.
 
         An OSError means that nothing has changed. Signals stay blocked until this program or the next handles them
-        (`lifecycle.signals_handled`).
-        """
+        (`lifecycle.signals_handled`)."""
         state = os.memfd_create("sandboxd-handover", os.MFD_CLOEXEC)
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         _await_single_thread()
@@ -177,8 +174,7 @@ class Restarting:
     """Restart of one daemon.
 
     `supported` is whether its sandboxes can be handed over. `broken` returns why another daemon could not read its
-    settings.
-    """
+    settings."""
 
     def __init__(self, program: DaemonProgram | None, supported: bool, broken: Callable[[], str]) -> None:
         self._program = program

@@ -46,8 +46,7 @@ def lint_files(
     """Check `files` (absolute paths) one by one, as `source` or as the path implies.
 
     Without `files`, all that apply in `directory` are checked together. Raises SettingsError for an invalid
-    environment.
-    """
+    environment."""
     scope = places.scope(directory)
     if files is None:
         layers = read_layers(places.locations(directory), trust=places.trust)

@@ -31,8 +31,7 @@ class Changed:
     """Result of a change.
 
     `written` is False when the file already had it. `keys` have another effective value than before. `warnings` are
-    sentences about a dangerous or pointless rule, or a change without effect.
-    """
+    sentences about a dangerous or pointless rule, or a change without effect."""
 
     file: str
     written: bool
@@ -63,8 +62,7 @@ async def change_settings(
 
     `confirmed` means that the user knows what a wide rule gives away. Raises SettingsError when the file cannot be
     changed, CallerError `confirmation_needed` for a wide rule, `settings_locked`, `settings_unknown_key`,
-    `settings_wrong_type`, `settings_other_source`, and the slugs of rules that cannot be used.
-    """
+    `settings_wrong_type`, `settings_other_source`, and the slugs of rules that cannot be used."""
     project, _ = policies.snapshot(session_id, directory)
     file = project.locations.local_file
 
@@ -80,8 +78,7 @@ async def change_project(
     """Make changes in the local settings of a project.
 
     They stay trusted, or become so when nothing in the file widened before. Raises the same, and `settings_is_link` for
-    a directory of settings behind a link.
-    """
+    a directory of settings behind a link."""
     directory, file = _project_file(directory)
     project, _ = policies.snapshot(None, directory)
     edited: list[tuple[str, str]] = []

@@ -2,8 +2,7 @@
 
 A file that a command could have written counts as a project's: it only tightens until the user trusts its content. The
 directories that daemons of this user have opened for commands are recorded. A file below the marks of a project is
-doubtful too.
-"""
+doubtful too."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ def why_doubtful(path: str, opened: Iterable[str], home: str, earlier: Collectio
     """Return why commands may have written the file at `path` (absolute), or empty.
 
     Commands may write the directories `opened`, and could write the real paths `earlier`. Links on the way are checked
-    at their own places too: a program that can write a link names another file.
-    """
+    at their own places too: a program that can write a link names another file."""
     roots = set(map(real_path, opened))
     found = resolve(path, NullNameRecorder())
     real, own_home = found.real, real_path(home)

@@ -2,8 +2,7 @@
 
 Watches are set *before* the files are read, so that a later change is noticed. Where the system cannot watch (inotify
 is used up), the daemon reports that: each command compares the state of the files (`Policies.bring_up_to_date`), and
-`settings.reload` and SIGHUP read them.
-"""
+`settings.reload` and SIGHUP read them."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ class Reloading:
     """Owner of the task that follows the files.
 
     `failure` is why it does not, empty while it does. It retries after `retry_s`, doubled each time. Only a command
-    causes a retry, so that an idle daemon does not wake up.
-    """
+    causes a retry, so that an idle daemon does not wake up."""
 
     def __init__(
         self,

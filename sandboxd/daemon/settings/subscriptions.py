@@ -23,8 +23,7 @@ class SettingsState:
     """State of settings.
 
     `changed` are the keys with another effective value than in the last reported state. `broken` is why the files are
-    not in force as they are, with the place.
-    """
+    not in force as they are, with the place."""
 
     scope: Scope
     generation: int

@@ -1,8 +1,7 @@
 """Trust in settings files of projects: shown, recorded, removed and prompted.
 
 A record covers exactly the bytes that the user saw. The client sends the digests of what it showed, and the files are
-read again and compared.
-"""
+read again and compared."""
 
 from __future__ import annotations
 
@@ -220,8 +219,7 @@ class Trusting:
     async def renew(self, project: str, file: str, before: bytes | None, after: bytes) -> bool:
         """Trust what was just written into a project's file for the user.
 
-        The content before must have been trusted, without widening, or absent.
-        """
+        The content before must have been trusted, without widening, or absent."""
         async with self._writing:
             return await asyncio.to_thread(self._renew, project, file, before, after)
 
@@ -286,8 +284,7 @@ def question_of(shown: Shown) -> Question | None:
     """Return the prompt for the changed files of a project.
 
     The suggestion holds the digests to trust. Returns None where the prompt could not show everything: that takes
-    `sandboxd trust`.
-    """
+    `sandboxd trust`."""
     digests = json.dumps(shown.digests, sort_keys=True)
     lines = [line for file in shown.files for line in file.changed]
     widens = [f"widens {one.key}: {json.dumps(one.value, ensure_ascii=False)} ({one.origin})" for one in shown.widens]

@@ -1,8 +1,7 @@
 """One pass of a repository clean-up: find git directories, make them harmless.
 
 A pass tells what a command has left from what a person has made by inode change times, which no program can set.
-Those of another machine, and of a file system in memory, prove nothing.
-"""
+Those of another machine, and of a file system in memory, prove nothing."""
 
 from __future__ import annotations
 
@@ -201,8 +200,7 @@ class CleanupPass:
         """Return whether a checkout may have brought a git directory that runs something.
 
         It lies in a working tree, has another name than `.git`, which git never checks out, and no person's `.git`
-        leads to it. One that a command has made is cleaned itself.
-        """
+        leads to it. One that a command has made is cleaned itself."""
         if ".git" in git_dir.split("/") or not git_directory_cleanup.runs_something(git_dir):
             return False
         above = os.path.dirname(git_dir)

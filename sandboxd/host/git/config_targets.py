@@ -2,8 +2,7 @@
 
 The configuration files are read directly, by the rules of git-config(1). git is not run, because it would obey the very
 configuration in question. Conditions (`includeIf`) count as fulfilled: a later git may run elsewhere, on another
-branch.
-"""
+branch."""
 
 from __future__ import annotations
 
@@ -125,8 +124,7 @@ def settings_in(text: str) -> Iterator[tuple[str, str]]:
     """Yield (lower-case key, value) of a configuration text.
 
     Text that git would refuse is skipped, and the rest read: another version may be less strict. A zero byte ends a
-    value.
-    """
+    value."""
     section = ""
     for line in _lines(text.removeprefix("\ufeff").replace("\r\n", "\n")):
         line = line.strip(" \t\r")

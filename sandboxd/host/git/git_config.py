@@ -3,8 +3,7 @@
 git-config(1) has hundreds of keys, and every version adds some, so the table lists the harmless ones. A promisor remote
 (`extensions.partialClone`, `remote.*.promisor`) is not among them: every command that misses an object fetches from it,
 with the program that its address asks for. A file with any other key, or with a line that is not one plain setting, is
-replaced by one with its harmless part.
-"""
+replaced by one with its harmless part."""
 
 from __future__ import annotations
 

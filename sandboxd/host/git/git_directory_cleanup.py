@@ -4,8 +4,7 @@
 beside its old place.
 
 A command can deny list and write permission in a directory that git still obeys. Such directories are reopened for the
-clean-up.
-"""
+clean-up."""
 
 from __future__ import annotations
 

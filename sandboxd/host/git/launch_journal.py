@@ -3,8 +3,7 @@
 A daemon that is killed does no clean-up (repository_cleanup.py). The next daemon of this user reads here where its
 commands could write and since when, waits for those that still run, and cleans up. A record is a line of JSON that ends
 with NUL: `["place", number, places, apart, known]`, `["start", launch, number, since, process, started]`, `["done",
-launch]`. Nothing waits for the disk: a record survives the daemon, but not a power failure.
-"""
+launch]`. Nothing waits for the disk: a record survives the daemon, but not a power failure."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ _Where = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 class StartedLaunch:
     """A started command; `process` is bubblewrap.
 
-    `since` is its start in clock ticks after boot (proc(5)), so that a reused number is not taken for it.
-    """
+    `since` is its start in clock ticks after boot (proc(5)), so that a reused number is not taken for it."""
 
     launch_id: str
     territory: Territory

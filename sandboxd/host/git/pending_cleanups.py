@@ -1,7 +1,6 @@
 """Pending clean-ups: those that failed, and those of a daemon that was killed.
 
-They run when the daemon has started, and before the next command that could write in the same place.
-"""
+They run when the daemon has started, and before the next command that could write in the same place."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ class PendingCleanups:
     """The pending clean-ups, by the places of their commands.
 
     `look` and `resume` are those of `RepositoryCleanup`. All commands that could write in the same places share one
-    clean-up, that of the first. `settled` is called for the others.
-    """
+    clean-up, that of the first. `settled` is called for the others."""
 
     def __init__(
         self,

@@ -1,8 +1,7 @@
 """Git directories, submodules and linked worktrees, as git would find them.
 
 Read from the files themselves (gitrepository-layout(5), git-worktree(1)). git is not run, because it would obey the
-very configuration in question.
-"""
+very configuration in question."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ def git_directories(
 ) -> Iterator[GitDir]:
     """Yield the git directory `top` (canonical), and its submodules' and worktrees'.
 
-    `user_configuration` holds for all repositories. `work_tree` is given where `top` was found as `.git`.
-    """
+    `user_configuration` holds for all repositories. `work_tree` is given where `top` was found as `.git`."""
     main, settings = _git_dir(top, names, seen, user_configuration, work_tree)
     yield main
     for module in _modules(os.path.join(top, "modules"), seen):
@@ -45,8 +43,7 @@ def repositories_around(
     """Return the nearest repository of a directory, and git directories around it.
 
     The repository is at or above the directory, or empty. The git directories are those that the directory lies in, or
-    that belong to a repository above it. Only their git config targets matter (`core.hooksPath` may lie in it).
-    """
+    that belong to a repository above it. Only their git config targets matter (`core.hooksPath` may lie in it)."""
     top, found = "", []
     for directory in _above(root):
         entry = resolve(os.path.join(directory, ".git"), seen)
@@ -133,8 +130,7 @@ def pointer_of(entry: str) -> str | None:
 def pointers_of(work_tree: str) -> list[str]:
     """Return the directories that a `.git` file or link may lead to.
 
-    git resolves a relative path in a file from beside `.git`, also where `.git` is a link to the file.
-    """
+    git resolves a relative path in a file from beside `.git`, also where `.git` is a link to the file."""
     return [path for path in _pointers(work_tree) if os.path.isdir(path)]
 
 

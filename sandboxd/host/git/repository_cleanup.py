@@ -9,8 +9,7 @@ candidate, whether anything leads to it yet or not, so the order of the steps do
 Two things count as made by a person: what was there, unchanged, before any command that still runs; and what is older
 than this daemon, or was made while no command could write there, with the same true of the directories on the way to
 it. A directory of a checkout is no repository until a command renames or adds something. All else that git would obey
-is made harmless.
-"""
+is made harmless."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ class RepositoryCleanup:
     """The clean-ups of one daemon.
 
     A clean-up that failed, or that an earlier daemon did not do, goes to `pending_cleanups.py`. The rest of an
-    incomplete one goes to `unfinished_cleanups.py`.
-    """
+    incomplete one goes to `unfinished_cleanups.py`."""
 
     def __init__(self, journal: LaunchJournal | None = None, report: Report = lambda territory, found: None) -> None:
         """Set `report` as receiver of the results of pending and unfinished clean-ups."""
@@ -53,8 +51,7 @@ class RepositoryCleanup:
         """Prepare for the start of a command: note existing repositories.
 
         One at a time, since a command that starts meanwhile could add some. Pending clean-ups of these places come
-        first.
-        """
+        first."""
         await self.pending.make_up(territory.places)
         async with self._beginning:
             new = [place for place in territory.places if not self._memory.has_index(place)]
@@ -100,8 +97,7 @@ class RepositoryCleanup:
         """Clean up after a command that has ended.
 
         One pass of a session serves all of its commands that had ended before the pass began. An incomplete pass goes
-        on in the background.
-        """
+        on in the background."""
         territory = self._busy.running.get(launch_id)
         if territory is None:
             return Neutralised()

@@ -2,8 +2,7 @@
 
 A command in a big tree ends after a first pass, with a warning. The rest is searched in small parts, with a quarter of
 a processor at most. No command waits for that. The rest of a later pass in the same places comes after the one under
-way, so that each ends.
-"""
+way, so that each ends."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ class UnfinishedCleanup:
     """The rest of one pass.
 
     `rests` has for each place what is still to be searched; parts take it out. `moved` are the paths moved so far,
-    `unseen` says what cannot be searched.
-    """
+    `unseen` says what cannot be searched."""
 
     launch_id: str
     territory: Territory
@@ -40,8 +38,7 @@ class UnfinishedCleanups:
     """The queue of unfinished clean-ups.
 
     `look_on` searches one part. `settled` is called for commands that are done, `failed` for one that needs a whole
-    clean-up, `report` with the result.
-    """
+    clean-up, `report` with the result."""
 
     def __init__(
         self,

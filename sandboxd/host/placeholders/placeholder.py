@@ -2,8 +2,7 @@
 
 mkdir(2) and open(2) set the sticky bit in the same step, and no program gives it to a private directory or a file. So
 `resolve` and the scan take the name for absent. A placeholder that a program has put something into counts as an
-ordinary entry.
-"""
+ordinary entry."""
 
 from __future__ import annotations
 
@@ -89,8 +88,7 @@ def make(path: str) -> Placeholder:
     """Make a placeholder, or join another daemon's.
 
     Raises FileExistsError when something real is there, OSError EBUSY when a program keeps it locked, and ENOTSUP where
-    the file system cannot mark it.
-    """
+    the file system cannot mark it."""
     for _ in range(_TRIES):
         with contextlib.suppress(FileExistsError):
             parent, name = os.path.split(path.rstrip("/"))
@@ -118,8 +116,7 @@ def _check_mark(name: str, directory: int, path: str) -> None:
     """Check the mark of a new placeholder, and remove one without it.
 
     Some file systems in user space set the sticky bit only afterwards. Others have none, or give every file to one
-    user: a placeholder could not be told from a user's file there.
-    """
+    user: a placeholder could not be told from a user's file there."""
     made = os.open(name, _OPEN, dir_fd=directory)
     try:
         state = os.fstat(made)
@@ -144,8 +141,7 @@ def take(path: str) -> Placeholder | None:
     """Lock an existing placeholder; None for others, and for an exclusive lock.
 
     A daemon that removes it holds the lock for a moment. A command could hold it for ever, so the lock is never waited
-    for.
-    """
+    for."""
     path = path.rstrip("/")
     parent, name = os.path.split(path)
     try:

@@ -2,8 +2,7 @@
 
 The path of a placeholder is written, with a sync, before it is made for the first time. A line stays while the daemon
 lives: further commands in the same directory cost no writes. Each daemon of this user has one file, locked (flock(2))
-while it lives. An unlocked file is abandoned.
-"""
+while it lives. An unlocked file is abandoned."""
 
 from __future__ import annotations
 
@@ -59,8 +58,7 @@ class Journal:
         """Write the paths that are not written yet. Raises HostError.
 
         Starts a new file if `afresh` (no written placeholder exists any more) and this one is long. A path that is not
-        in the journal must not be made.
-        """
+        in the journal must not be made."""
         try:
             with self._writing:
                 if afresh and len(self._written) > _MOST_LINES:

@@ -3,8 +3,7 @@
 A mount needs an existing target. Where a protected name does not exist, an empty directory is made on the host for as
 long as a sandbox needs it: git never lists one, and `rmdir` can never destroy data. For a few names that programs fail
 at when they are directories (`~/.gitconfig`) it is an empty file, and never in a working tree. Placeholders are counted
-across the sandboxes of this daemon. A shared flock protects them from other daemons of this user.
-"""
+across the sandboxes of this daemon. A shared flock protects them from other daemons of this user."""
 
 from __future__ import annotations
 
@@ -61,8 +60,7 @@ class PlaceholderHold:
         """Release the placeholders.
 
         After a command that `ran`, watched names that have appeared are moved aside, and so is what replaces a removed
-        placeholder. Otherwise these belong to another program.
-        """
+        placeholder. Otherwise these belong to another program."""
         paths, self.paths = self.paths, ()
         watched, self.watched = self.watched, ()
         done = self._release(paths, ran)
@@ -97,8 +95,7 @@ class PlaceholdersRecord:
 class Placeholders:
     """All placeholders of one daemon.
 
-    `journal` is the common prefix of the paths of all daemons' journals, in a directory that survives the daemon.
-    """
+    `journal` is the common prefix of the paths of all daemons' journals, in a directory that survives the daemon."""
 
     def __init__(self, journal: str, linger: float = LINGER) -> None:
         self._journal = Journal(journal)
@@ -118,8 +115,7 @@ class Placeholders:
     def recover(self) -> tuple[str, ...]:
         """Remove what ended daemons left; return the paths. Call it before `hold`.
 
-        What one of their commands still needs is kept until that has ended, see `follow`.
-        """
+        What one of their commands still needs is kept until that has ended, see `follow`."""
         removed = self._recover()
         self._adopt()
         return removed
@@ -127,8 +123,7 @@ class Placeholders:
     def _recover(self) -> tuple[str, ...]:
         """Do the work of `recover` in any thread; store what commands need in `_found`.
 
-        The journals go last: a daemon that is killed in the middle leaves them to the next.
-        """
+        The journals go last: a daemon that is killed in the middle leaves them to the next."""
         with contextlib.ExitStack() as locks:
             journals = tuple(self._journal.abandoned(locks))
             text = b"".join(journal.text for journal in journals)
@@ -252,8 +247,7 @@ class Placeholders:
 
         `watched`: see `FileView`. Raises `HostError` when a directory cannot be made, and holds nothing then.
         `placeholder_taken`: something real is there, also at a name that another sandbox keeps absent and that the
-        facts of this one rest on. The facts are outdated then (`FactSource.look_again`).
-        """
+        facts of this one rest on. The facts are outdated then (`FactSource.look_again`)."""
         self._look_at_others(paths, rests_on)
         held: list[str] = []
         try:
@@ -359,8 +353,7 @@ class Placeholders:
         """Move aside what replaced a removed placeholder, and may come from a command.
 
         A placeholder that was made anew stays while others are mounted on it. Programs replace files in the home
-        directory by renaming, so a file there is the user's.
-        """
+        directory by renaming, so a file there is the user's."""
         path, state = placeholder.path.rstrip("/"), os.fstat(placeholder.lock)
         is_same = is_at(path, state)
         if not stat.S_ISDIR(state.st_mode) or is_absent(path) or (is_same and placeholder.users):

@@ -4,8 +4,7 @@ A scan registers each directory *before* it lists it, with a test for the names 
 read of an empty queue when nothing happened. Where inotify cannot be trusted (network and FUSE file systems), has no
 room left or would exceed the daemon's part (`WatchBudget`), the times of the directory are compared instead, and of the
 files in it whose contents matter. Such registrations are *slow*: a server may not answer, so `compare` is for a thread.
-Times that were just set reveal no change within the same tick of the clock, so they count as changed.
-"""
+Times that were just set reveal no change within the same tick of the clock, so they count as changed."""
 
 from __future__ import annotations
 
@@ -144,8 +143,7 @@ class Changes:
         """Report names that come, go, are replaced or change their mode to `on_change`.
 
         With `contents` also written files, with `attributes` changes of the directory's own mode, owner or access list.
-        Raises the OSError of an unreadable directory.
-        """
+        Raises the OSError of an unreadable directory."""
         interest = Interest(directory, matters, on_change, attributes=attributes)
         more = inotify.CLOSE_WRITE if contents else 0
         state = os.stat(directory)  # outside the lock: a server may not answer
@@ -277,8 +275,7 @@ def is_in_memory(directory: str) -> bool:
 def _remote_devices(mountinfo: int, kinds: tuple[str, ...] = _REMOTE) -> frozenset[int]:
     """Return devices of file systems that may change elsewhere, or are of `kinds`.
 
-    Reading to the end also arms the next notification of poll(2) (proc_pid_mountinfo(5)).
-    """
+    Reading to the end also arms the next notification of poll(2) (proc_pid_mountinfo(5))."""
     os.lseek(mountinfo, 0, os.SEEK_SET)
     text = b""
     while part := os.read(mountinfo, 1 << 20):

@@ -2,8 +2,7 @@
 
 A directory without a change since it was listed has the same inode change time, which no program can set. A scan
 compares that time for each directory, shallow ones first, and lists those where it differs. Symlinks are never
-followed.
-"""
+followed."""
 
 from __future__ import annotations
 
@@ -56,8 +55,7 @@ class Directory:
     """A directory in the index.
 
     `changed` is its inode change time, `listed` the time when it was read (ns of the wall clock). `first` is the number
-    of the scan that first saw it at its path.
-    """
+    of the scan that first saw it at its path."""
 
     device: int
     inode: int
@@ -146,8 +144,7 @@ class DirectoryIndex:
     def look(self, excluded: frozenset[str], budget: Budget, *, again: bool = False) -> Iterator[tuple[str, Directory]]:
         """Yield each directory, shallow ones first, without entering those in `excluded`.
 
-        Ends early when the budget is used up. The same scan can then be made `again`, and the next one continues it.
-        """
+        Ends early when the budget is used up. The same scan can then be made `again`, and the next one continues it."""
         before, records = {**self._not_reached, **self._records}, dict[str, Directory]()
         self._records, self._not_reached = records, {}
         if not again:

@@ -1,8 +1,7 @@
 """Attribution of a refusal at a path: the rule, its origin, the reason. Pure.
 
 The enforcer reports the operation and the path. The rule is computed from the path entries of the mounts, so it belongs
-to the policy of the launch. A refusal of what the policy allows comes from the host.
-"""
+to the policy of the launch. A refusal of what the policy allows comes from the host."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ class Attribution:
     """The attribution of one layout, quick enough for every report.
 
     Decisions are equal between two path entries, so one is cached for each entry and the region below it. The cache
-    does not grow with the paths that a command asks for.
-    """
+    does not grow with the paths that a command asks for."""
 
     def __init__(self, table: PathTable) -> None:
         self._table = table
@@ -50,8 +48,7 @@ class Attribution:
         """Decide on the removal of a name, by unlink(2), rmdir(2) or rename(2).
 
         A writable path cannot be moved when it is a mount point (EBUSY), because a path in it is denied, or when it is
-        a symlink at a denied name.
-        """
+        a symlink at a denied name."""
         decision = self.decide(path, write=True)
         kept = self._kept_at(path) if decision.allowed else None
         if kept is None:

@@ -2,8 +2,7 @@
 
 A symlink in a directory that a command can write may have been made by an earlier command, at the very name that a rule
 opens. Following it would open a path that the command chose. So a rule is followed only through links in other
-directories, whatever a link is for: a link of the user cannot be told from a command's. Denials are always followed.
-"""
+directories, whatever a link is for: a link of the user cannot be told from a command's. Denials are always followed."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ class _LinkedRule:
 def is_in_session(place: Place, facts: Facts) -> bool:
     """Return whether the working directory lies in the directory of the session.
 
-    A model or a project may have chosen it, so elsewhere it is writable only where a rule says so.
-    """
+    A model or a project may have chosen it, so elsewhere it is writable only where a rule says so."""
     root, cwd = facts.paths[place.project_root], facts.paths[place.cwd]
     return root.real == cwd.real or (root.real != "/" and is_below(cwd.real, root.real))
 
@@ -86,8 +84,7 @@ class LinkTrust:
         """Return the rules that are not followed.
 
         First those whose links a command can write whatever they open, then those whose links lie in targets of the
-        remaining ones: the target of a command's link must not distrust others.
-        """
+        remaining ones: the target of a command's link must not distrust others."""
         refused: set[_LinkedRule] = set()
         for among_each_other in (False, True):
             while True:

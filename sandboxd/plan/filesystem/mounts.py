@@ -11,8 +11,7 @@ children, with the rules in force. Four rules are the whole semantics:
 
 A mount is made only where the visibility differs from that of the mount above. Every directory between a writable mount
 and a mount below it is mounted too: a mount point cannot be renamed (EBUSY), so a command cannot move a guarded name
-away together with its parent.
-"""
+away together with its parent."""
 
 from __future__ import annotations
 
@@ -96,8 +95,7 @@ class PathEntry:
     keep it absent, or with a `kind` to have it there. `link` is the text of a symlink at the path; `guard`: it must not
     be replaced. `fixed` is a mount of the sandbox that no rule changes, with the visibility `shows`. `force` masks a
     file although the place around it is private. `sealed`: a mask becomes read-only. `pinned`: the path must not be
-    moved.
-    """
+    moved."""
 
     path: str
     kind: PathKind | None = PathKind.DIRECTORY
@@ -187,8 +185,7 @@ def writable_in(view: FileView) -> Callable[[str], bool]:
     """Return a test whether a command can write at a canonical path of the host.
 
     The nearest mount at or above decides, or a mount of the directory in another place. The test is always True where
-    the mounts are unknown: a command that a restart of the daemon has left running.
-    """
+    the mounts are unknown: a command that a restart of the daemon has left running."""
     if not view.mounts:
         return lambda path: True
     shown = {mount.target: mount for mount in view.mounts if mount.operation is not Operation.REMOUNT_READ_ONLY}

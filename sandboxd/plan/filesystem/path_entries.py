@@ -1,8 +1,7 @@
 """Path entries: canonical paths with marks, from rules and host facts.
 
 This module handles symlinks, absent paths, globs and the sandbox's private paths. `plan.filesystem.mounts` alone
-combines rules and orders mounts.
-"""
+combines rules and orders mounts."""
 
 from __future__ import annotations
 
@@ -212,8 +211,7 @@ def _add_name_files(table: PathTable, place: Place, facts: Facts) -> None:
     """Mount the daemon's files for name look-up over those of the host.
 
     The host's name servers cannot be reached from inside. Where the host has no such file, programs look for a name
-    server on loopback, where the daemon's is.
-    """
+    server on loopback, where the daemon's is."""
     for path, source in place.name_files if place.captured else ():
         resolved = facts.paths[path]
         if resolved.kind is not PathKind.FILE or any(is_below(resolved.real, own) for own in (DEVICES, PROCESSES)):

@@ -62,8 +62,7 @@ class PathTable:
     ) -> None:
         """Deny an absent path: everything missing on the way becomes a placeholder.
 
-        With `top_only` the first of them is denied as a whole. With `file` the last is an empty file.
-        """
+        With `top_only` the first of them is denied as a whole. With `file` the last is an empty file."""
         if resolved.obstacle is PathObstacle.OWN:
             why = "it cannot be searched" if resolved.problem else "nothing can be made in it"
             self.add(resolved.existing, PathKind.DIRECTORY, MarkReason(Mark.UNOPENABLE, why))

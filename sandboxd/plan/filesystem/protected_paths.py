@@ -195,8 +195,7 @@ def _protect_linked(
 
     In each the files that redirect git are denied. The rest stays writable, because git locks every HEAD when it
     collects garbage. With very many, `worktrees` is denied as a whole, except for those whose working tree can be
-    written.
-    """
+    written."""
     reason = MarkReason(Mark.PROTECTED, "git reads the repository it names")
     together: dict[str, list[GitDir]] = {}
     for git_dir in linked:

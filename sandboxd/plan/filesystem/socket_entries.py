@@ -3,8 +3,7 @@
 Most sockets of a host are visible inside anyway. connect(2) needs write permission for the socket itself, on a
 read-only mount as well (unix(7)). The exceptions are the session's `/tmp` and paths that may not be read.
 `policy.sockets.socket_decisions` decides on each connect; with `allowAllUnixSockets` there is no decision, so control
-sockets are masked.
-"""
+sockets are masked."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Decisions on commands before they run: sandboxed or not; allow, ask or deny.
 
 The gates are asked in the order of `GATES`; the first one with an answer decides. `ask` and `deny` rules are looked at
-last and can only make the answer stricter, whichever gate gave it.
-"""
+last and can only make the answer stricter, whichever gate gave it."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ class CommandRequest:
     """A command to decide on, with the facts of its session and host.
 
     `unavailable` is the reason why no sandbox can be started on this host, empty when one can. `disable_sandbox` is the
-    caller's request for this one command; it is never inherited.
-    """
+    caller's request for this one command; it is never inherited."""
 
     command: str | None
     disable_sandbox: bool = False

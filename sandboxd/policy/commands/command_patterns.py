@@ -8,8 +8,7 @@
 | `npm run test-*`, `git * main` | `*` stands for any text, as long as the rest is there |
 
 Quotes and backslashes in the command are resolved before, and space between words does not count. A pattern that would
-match every command is an error in `excludedCommands`.
-"""
+match every command is an error in `excludedCommands`."""
 
 from __future__ import annotations
 
@@ -59,8 +58,7 @@ class CommandPattern:
     def matches(self, words: Sequence[str], *, by_name: bool = False) -> bool:
         """Return whether the pattern matches the words of a simple command.
 
-        With `by_name` the program's directory does not count: right for rules that close, wrong for rules that open.
-        """
+        With `by_name` the program's directory does not count: right for rules that close, wrong for rules that open."""
         if not words:
             return False
         if self._matches(words):

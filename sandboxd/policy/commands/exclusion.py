@@ -2,8 +2,7 @@
 
 A line is excluded when every program that it runs is on the list, and nothing else in it could run, read or write
 anything. Whatever cannot be decided is not excluded. Two readers with different mistakes have to agree on the words of
-the line: the grammar of tree-sitter, and `shlex`. `docs/commands.md` has the table.
-"""
+the line: the grammar of tree-sitter, and `shlex`. `docs/commands.md` has the table."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Tables of programs that run other programs, and of harmless variables.
 
 Rules that open something look through `WRAPPERS` alone, with the options named there. Rules that close something use
-`LAUNCHERS`: any later word may be the program.
-"""
+`LAUNCHERS`: any later word may be the program."""
 
 from __future__ import annotations
 

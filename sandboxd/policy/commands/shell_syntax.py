@@ -5,8 +5,7 @@ answer is good for rules that *close* something, and for rules that open somethi
 independent reading in `policy.commands.exclusion`. Whatever it marks as an error makes the line unreadable.
 
 Text and shape are bounded before the parser sees them (some inputs cost it seconds), and the walk uses no recursion, so
-a hostile line costs at most a few milliseconds.
-"""
+a hostile line costs at most a few milliseconds."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ class Word:
     """One word of a command.
 
     A word that is not `literal` holds an expansion or a pattern, and `text` is as written, without its outer quotes.
-    `plain_variable` marks `$NAME` and `${NAME}`, which run nothing.
-    """
+    `plain_variable` marks `$NAME` and `${NAME}`, which run nothing."""
 
     text: str
     literal: bool = True
@@ -66,8 +64,7 @@ class ShellLine:
     """A shell line, as read; with `unreadable`, a reason, it may be incomplete.
 
     `fed` are the texts that a pipe, a here-document or a here-string hands to a shell. `plain`: there are only programs
-    with arguments, in lists, pipes and substitutions.
-    """
+    with arguments, in lists, pipes and substitutions."""
 
     commands: tuple[SimpleCommand, ...] = ()
     obstacles: tuple[ParseObstacle, ...] = ()

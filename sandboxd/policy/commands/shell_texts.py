@@ -1,8 +1,7 @@
 """Texts that a line hands to other shells: `sh -c TEXT`, `ssh HOST TEXT`.
 
 They serve rules that close something, where a text that is not run does no harm. `policy.commands.shell_syntax` finds
-what a pipe or a here-document feeds to a shell.
-"""
+what a pipe or a here-document feeds to a shell."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ Those are backticks in a here-document, in a quoted default of an expansion or e
 parted by white space that the shell takes for a part of the word.
 
 It knows where text is literal, where a substitution may begin, and the characters between two words. Text without a
-node in the grammar makes the line unreadable, which is the safe answer for every kind of rule.
-"""
+node in the grammar makes the line unreadable, which is the safe answer for every kind of rule."""
 
 from __future__ import annotations
 

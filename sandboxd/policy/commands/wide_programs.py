@@ -34,8 +34,7 @@ class WideProgram:
     """Programs with one reason why their exclusion is wide.
 
     A pattern that fixes the first argument is not wide. With `whatever_follows` it has to fix all arguments, or begin
-    with one that is `harmless`.
-    """
+    with one that is `harmless`."""
 
     names: frozenset[str]
     why: str

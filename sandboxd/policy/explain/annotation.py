@@ -3,8 +3,7 @@
 A block has a seal over the text before it, made with a key that no command knows, so `strip` never takes text that only
 looks like a block for one. A model cannot check a seal. So every tag of that name in the command's own output is
 escaped (`<` becomes `&lt;`), in whatever look-alike letters and with whatever unseen characters in it, and `strip`
-gives back exactly what `annotate` was given.
-"""
+gives back exactly what `annotate` was given."""
 
 from __future__ import annotations
 
@@ -102,8 +101,7 @@ _FOLDS: Final = _Folds()
 def annotate(text: str, violations: Sequence[Violation], key: bytes, *, lost: int = 0) -> str:
     """Return `text` with one block of these violations at its end, renewed or new.
 
-    Without violations and tags, `text` stays as it is. `lost` counts violations that could not be recorded.
-    """
+    Without violations and tags, `text` stays as it is. `lost` counts violations that could not be recorded."""
     plain = strip(text, key)
     text = _escaped(plain)
     if not violations and text == plain:

@@ -1,7 +1,6 @@
 """Answers for `policy.explain`: decisions asked in advance.
 
-They add no rules: the same functions decide for the proxies and `should_sandbox`.
-"""
+They add no rules: the same functions decide for the proxies and `should_sandbox`."""
 
 from __future__ import annotations
 

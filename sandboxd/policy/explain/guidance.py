@@ -1,8 +1,7 @@
 """The restrictions of a policy in words, for a model.
 
 The text has a bounded size, names no credential path as something to open, and repeats nothing of a rule that could be
-taken for an instruction: entries are neutralised and quoted.
-"""
+taken for an instruction: entries are neutralised and quoted."""
 
 from __future__ import annotations
 

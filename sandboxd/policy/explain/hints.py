@@ -2,8 +2,7 @@
 
 The first row that fits gives the hint. It names the power that the change gives where that is more than one path, and
 never suggests opening secrets. `{path}`, `{host}` and `{rule}` are filled in, quoted for a shell. A target that had to
-be neutralised cannot be a word of a command line, so the text goes without it.
-"""
+be neutralised cannot be a word of a command line, so the text goes without it."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ class Hint:
     """One row of the table.
 
     `operation` and `target` are expressions for the whole of each; `~/` before `target` is the home directory. Its
-    group `path` is the part to open instead of the target. `reasons` limits the row to these.
-    """
+    group `path` is the part to open instead of the target. `reasons` limits the row to these."""
 
     kinds: Sequence[ViolationKind]
     target: str

@@ -1,8 +1,7 @@
 """Guesses from a program's output at paths that no enforcer reported.
 
 A guess is marked (`Violation.inferred`), because a command may write any text. It is made only about paths that a rule
-really closes, so an ordinary "Permission denied" gives none.
-"""
+really closes, so an ordinary "Permission denied" gives none."""
 
 from __future__ import annotations
 

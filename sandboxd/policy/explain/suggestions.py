@@ -7,8 +7,7 @@ daemon's own, and what a user refused. The rest becomes rules, as narrow as is r
   exists can be opened;
 - `GROUP` or more in one directory become that directory, unless it holds secrets or is a place that much else is in (a
   home directory, a top-level one): then the single paths stay;
-- `GROUP` or more hosts of one domain become `*.domain`, unless unrelated owners share the domain.
-"""
+- `GROUP` or more hosts of one domain become `*.domain`, unless unrelated owners share the domain."""
 
 from __future__ import annotations
 

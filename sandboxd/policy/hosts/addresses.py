@@ -6,8 +6,7 @@ unless a rule allows the very address or the name was pinned with `--resolve`.
 
 Private networks (10/8, 172.16/12, 192.168/16, fc00::/7) are not in the table, because many companies have their hosts
 there. `sandbox.network.deniedResolvedAddresses` can refuse them. Nothing answers in the documentation networks, where
-the plain time-out is the better message.
-"""
+the plain time-out is the better message."""
 
 from __future__ import annotations
 
@@ -99,8 +98,7 @@ def _nat64_local(value: int) -> list[int]:
     """Return the IPv4 addresses in a local-use NAT64 address (RFC 6052, 2.2).
 
     With a prefix of 48, 56 or 64 bits the address lies around the reserved byte (bits 64 to 71), with zeros behind;
-    with 96 bits it is the end. The prefix in use is not known, so each counts.
-    """
+    with 96 bits it is the end. The prefix in use is not known, so each counts."""
     found = [value & _LOW] if value & _LOW else []
     if not value & 0xFF_FFFF_FFFF:
         found.append((value >> 64 & 0xFFFF) << 16 | value >> 40 & 0xFFFF)

@@ -2,8 +2,7 @@
 
 `httpProxyPort` and `socksProxyPort` hand one of the two listeners of a sandbox to a proxy of the user. A command
 chooses the listener, so the gate then protects nothing that the other proxy lets through, and the layer `network-proxy`
-is not claimed.
-"""
+is not claimed."""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@
 | 6 | otherwise | ask |
 
 `decide_address` looks at where an allowed name leads. Both must allow. `decide_name` is for a name without a port, as
-DNS has it: a name that is open on one port gets an answer.
-"""
+DNS has it: a name that is open on one port gets an answer."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ def decide_host(
     """Decide on `host` and `port` as named; ASK where it may become a prompt.
 
     `grants` are the rules that users gave this session, `own` the addresses of this machine. A port of None (`explain
-    host H`) is decided by the rules for every port.
-    """
+    host H`) is decided by the rules for every port."""
     denial = _match_denial(network, host, port)
     if denial is not None:
         return _denied(network, host, port, denial)
@@ -109,8 +107,7 @@ def decide_address(
     """Decide on dialling `address` for `host`, which `decide_host` allowed.
 
     A rule that denies an address denies every name that leads there. A refused address is allowed when a rule or grant
-    names it (for this port), or when the name was `pinned` on the command line of the daemon.
-    """
+    names it (for this port), or when the name was `pinned` on the command line of the daemon."""
     target = Host.of_address(address)
     if pinned:
         return _address_allowed(host, target)

@@ -2,8 +2,7 @@
 
 10,000 rules are matched by as many dictionary look-ups as the host has labels. The most specific rule answers: the host
 itself before a wildcard, a longer suffix before a shorter one, a rule with a port before one without, and among equals
-the first in the list. Pure, apart from a cache.
-"""
+the first in the list. Pure, apart from a cache."""
 
 from __future__ import annotations
 
@@ -83,8 +82,7 @@ _compiled: OrderedDict[int, tuple[Sequence[HostRule], HostRuleSet]] = OrderedDic
 def compile_rules(rules: tuple[HostRule, ...]) -> HostRuleSet:
     """Return the index of `rules`, cached by the identity of the tuple.
 
-    Hashing 10,000 rules for each decision would cost more. Limits on lists and rules evict old policies.
-    """
+    Hashing 10,000 rules for each decision would cost more. Limits on lists and rules evict old policies."""
     found = _compiled.get(id(rules))
     if found is not None and found[0] is rules:
         _compiled.move_to_end(id(rules))

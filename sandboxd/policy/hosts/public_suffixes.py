@@ -2,8 +2,7 @@
 
 The data is the Public Suffix List as shipped in the `publicsuffixlist` package (MPL-2.0, a weekly release, no network
 at run time): a hand-kept table would miss most of its 1,500 top-level and 6,000 further suffixes. It is loaded with
-the first wildcard rule, since that takes 30 ms.
-"""
+the first wildcard rule, since that takes 30 ms."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@
 | `/home/me/web.sock:3000` | the Unix socket of that path | port 3000 |
 
 Only loopback addresses are accepted: for other machines the user has to set up a proxy. Every local user can connect
-to a port of the loopback. A Unix socket is made with mode 0600, for its owner alone.
-"""
+to a port of the loopback. A Unix socket is made with mode 0600, for its owner alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Hosts that take data from unknown senders, so that programs could leak it.
 
-They shape the text of a question, never a decision. Names below them count too.
-"""
+They shape the text of a question, never a decision. Names below them count too."""
 
 from __future__ import annotations
 

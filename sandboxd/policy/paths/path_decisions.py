@@ -1,8 +1,7 @@
 """Decisions on paths in words: whether one may be read or written, and why.
 
 The code that orders the mounts gives the effective access (`plan.filesystem.effective_access`), so an answer is what
-the sandbox does.
-"""
+the sandbox does."""
 
 from __future__ import annotations
 

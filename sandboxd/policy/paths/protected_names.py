@@ -9,8 +9,7 @@ Where a row applies:
 - `GIT_DIR`: every git directory (of a repository, a submodule, a linked worktree or a bare repository).
 
 A name that does not exist is refused as well, as `absent` says. User-scope rules can lift a row by naming its path
-exactly (`plan.filesystem.protected_paths`); project files never can.
-"""
+exactly (`plan.filesystem.protected_paths`); project files never can."""
 
 from __future__ import annotations
 
@@ -248,8 +247,7 @@ def _outside_packages(directory: str) -> list[str]:
 def may_lift(rule: PathRule) -> bool:
     """Return whether a rule may lift the protection of the exact path it names.
 
-    Patterns cannot, nor project files, which an agent can write, nor additional directories.
-    """
+    Patterns cannot, nor project files, which an agent can write, nor additional directories."""
     named = not rule.glob and rule.origin.key != "permissions.additionalDirectories"
     return named and rule.origin.source is not Source.PROJECT
 

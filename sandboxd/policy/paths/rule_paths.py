@@ -16,8 +16,7 @@ A path in `sandbox.filesystem` (`expand_rule_path`):
 
 A path in a permission rule (`expand_permission_path`) is written in the same way, except that `/x` is relative to the
 project. A rule that denies has every likely meaning.
-https://code.claude.com/docs/en/permissions
-"""
+https://code.claude.com/docs/en/permissions"""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ class PathScope:
     """The directories and variables that a path rule is read against.
 
     Relative rules refer to `project`, where the session was opened. No rule may open `own_paths`, which are the
-    daemon's. `environment` is the daemon's, `caller` holds the differences of the command's caller.
-    """
+    daemon's. `environment` is the daemon's, `caller` holds the differences of the command's caller."""
 
     home: str
     project: str
@@ -99,8 +97,7 @@ def unanchored_pattern(text: str, scope: PathScope, *, names: bool = False) -> s
     """Return the part of a pattern that holds below any directory, else "".
 
     Such patterns begin in no directory (`**/.env`, `*.pem`). With `names`, a plain name (`.env`) is one too, as in a
-    permission rule. Raises `RulePathError`.
-    """
+    permission rule. Raises `RulePathError`."""
     body = _without_tail(text)
     if not body.startswith("**/"):
         if "/" in body or body in ("", ".", "..") or body[0] in "~$" or not body.strip("*"):

@@ -1,8 +1,7 @@
 """Places of secrets: no suggestion ever opens them.
 
 The preset `credentials` names files that programs need nothing from; this is wider, since a suggestion that is not made
-costs little: whole directories of keys, and names that hold secrets wherever they are.
-"""
+costs little: whole directories of keys, and names that hold secrets wherever they are."""
 
 from __future__ import annotations
 

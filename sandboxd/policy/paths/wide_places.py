@@ -1,7 +1,6 @@
 """Wide places: much at once, programs that start outside, or secrets.
 
-A place includes the paths below it, except for those of `_WITHOUT_TREES`.
-"""
+A place includes the paths below it, except for those of `_WITHOUT_TREES`."""
 
 from __future__ import annotations
 

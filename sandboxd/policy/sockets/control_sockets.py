@@ -1,8 +1,7 @@
 """Control sockets: through them a command could act outside the sandbox.
 
 Listing one is permitted, with a warning. With `allowAllUnixSockets` they stay closed unless they are listed one by one.
-Patterns are over absolute paths with `/var/run` read as `/run`.
-"""
+Patterns are over absolute paths with `/var/run` read as `/run`."""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ A listed path counts where it leads, but not through a symbolic link which the c
 would turn a harmless entry into any socket of this machine.
 
 Rows 2 and 3 are about places. Where the command can write, it can put any socket of the same file system, by a link or
-a rename. There they open only sockets that existed when the command started, or were bound in the sandbox.
-"""
+a rename. There they open only sockets that existed when the command started, or were bound in the sandbox."""
 
 from __future__ import annotations
 
@@ -61,8 +60,7 @@ def open_sockets(network: NetworkPolicy, ends: Sequence[tuple[str, bool]], own: 
 def decide_socket(path: str, sockets: OpenSockets, *, private: bool = False, brought: str = "") -> Decision:
     """Decide with ALLOW or DENY on a path without symbolic links, empty for none.
 
-    `private`: the socket is the session's own. `brought` is the reason why the place does not open this very socket.
-    """
+    `private`: the socket is the session's own. `brought` is the reason why the place does not open this very socket."""
     if not path.startswith("/"):
         return _deny(Reason.SOCKET_NOT_LISTED, "a socket without a path is never reachable")
     path = canonical_socket_path(path)

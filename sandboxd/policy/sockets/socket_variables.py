@@ -1,8 +1,7 @@
 """Table of the variables that name a Unix socket.
 
 A variable whose socket cannot be used is removed from a command's environment, so that a program does without it
-instead of failing at it. A value that names no Unix socket (`DOCKER_HOST=tcp://…`) stays.
-"""
+instead of failing at it. A value that names no Unix socket (`DOCKER_HOST=tcp://…`) stays."""
 
 from __future__ import annotations
 

@@ -15,8 +15,7 @@ a connection to it is allowed.
 | no free address | SERVFAIL |
 
 A denied name gets NXDOMAIN and not REFUSED. Resolvers take REFUSED for a server fault: glibc reports a temporary
-failure, and musl waits until its timeout. The reason is in an extended error (RFC 8914).
-"""
+failure, and musl waits until its timeout. The reason is in an extended error (RFC 8914)."""
 
 from __future__ import annotations
 
@@ -68,8 +67,7 @@ class DnsAnswers:
     """The name service of one command.
 
     `own_name` returns the machine's name inside. `families` are the IP versions of connections inside. `report`
-    receives refusals.
-    """
+    receives refusals."""
 
     def __init__(
         self,

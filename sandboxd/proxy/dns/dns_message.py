@@ -1,8 +1,7 @@
 """DNS messages as bytes: queries, and answers to them, without I/O.
 
 Sources: RFC 1035, section 4; RFC 6891 (EDNS); RFC 8914 (extended errors). A query is parsed whole or refused. Names are
-tuples of labels with the received bytes: answers keep their case, and a dot inside a label is no separator.
-"""
+tuples of labels with the received bytes: answers keep their case, and a dot inside a label is no separator."""
 
 from __future__ import annotations
 
@@ -130,8 +129,7 @@ class Query:
     """A parsed query.
 
     `question` is None unless there is exactly one. `udp_size` is the client's limit, None without EDNS. `fault` is the
-    code of an answer without content.
-    """
+    code of an answer without content."""
 
     id: int
     flags: int
@@ -145,8 +143,7 @@ class DnsAnswer:
     """The content of an answer: addresses, a pointer, or neither.
 
     NOERROR without content means no data of this type. `explanation` is ASCII text for the user, which programs with
-    EDNS can show.
-    """
+    EDNS can show."""
 
     code: Code = Code.NOERROR
     addresses: tuple[IPAddress, ...] = ()
@@ -158,8 +155,7 @@ class DnsAnswer:
 def parse_query(data: bytes) -> Query:
     """Parse a query. Raises DnsSyntaxError for a message that must not be answered.
 
-    That is one too short for a header, or an answer itself, since answering answers could loop.
-    """
+    That is one too short for a header, or an answer itself, since answering answers could loop."""
     if len(data) < HEADER_SIZE:
         raise DnsSyntaxError("shorter than a header")
     number, flags = struct.unpack_from("!HH", data)
@@ -231,8 +227,7 @@ class _DnsReader:
 def read_name(data: bytes, at: int) -> tuple[Labels, int]:
     """Return the name at an offset, and the offset after it. Raises DnsSyntaxError.
 
-    A pointer must lead to before the part that it ends, so there is no loop. The limit of pointers bounds the time.
-    """
+    A pointer must lead to before the part that it ends, so there is no loop. The limit of pointers bounds the time."""
     labels: list[bytes] = []
     pointers = 0
     size = 1
@@ -286,8 +281,7 @@ def render_answer(query: Query, answer: DnsAnswer, *, stream: bool = False) -> b
     """Render an answer for the client.
 
     Over UDP the explanation is dropped when it does not fit, then all records. TC then requests another attempt over
-    TCP (`stream`).
-    """
+    TCP (`stream`)."""
     limit = MAX_MESSAGE if stream else min(query.udp_size or PLAIN_UDP, OUR_UDP)
     contents = () if query.fault or query.question is None else (*answer.addresses, answer.pointer)
     records = [_render_record(content, answer.ttl) for content in contents if content is not None]

@@ -1,8 +1,7 @@
 """DNS sockets: datagrams and streams (RFC 1035, section 4.2; RFC 7766).
 
 An answer (`dns_answers.py`) never waits, so a datagram is answered in the turn that reads it, and a stream in the order
-of its questions.
-"""
+of its questions."""
 
 from __future__ import annotations
 
@@ -111,8 +110,7 @@ class DatagramServer:
 def _from_there(ancillary: list[_Ancillary]) -> list[_Ancillary]:
     """Return control data to answer from the queried address (ip(7), ipv6(7)).
 
-    Clients drop an answer from another address. Empty where the socket has a single address.
-    """
+    Clients drop an answer from another address. Empty where the socket has a single address."""
     for level, kind, data in ancillary:
         if (level, kind) == (socket.IPPROTO_IP, _IP_PKTINFO):  # interface, address to answer from, address asked
             return [(level, kind, struct.pack("=i", 0) + data[8:12] + bytes(4))]

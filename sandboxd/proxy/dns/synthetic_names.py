@@ -2,8 +2,7 @@
 
 A looked-up name gets an address from networks without routes (`policy/hosts/synthetic_addresses.py`), and a captured
 connection to this address is one to the name. A name has the same place in both networks, and keeps it while the
-command lives. Only when every place is taken, a place unused for an hour is given to another name.
-"""
+command lives. Only when every place is taken, a place unused for an hour is given to another name."""
 
 from __future__ import annotations
 

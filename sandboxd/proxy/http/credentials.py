@@ -1,8 +1,7 @@
 """User name and password of a proxy client (RFC 9110, section 11.7; RFC 7617).
 
 On Linux a listener is inside its sandbox, where no other process reaches it. On macOS it is a port of the machine, so
-the command has a password and clients without it are refused.
-"""
+the command has a password and clients without it are refused."""
 
 from __future__ import annotations
 

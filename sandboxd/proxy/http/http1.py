@@ -5,8 +5,7 @@ line ends other than CRLF, a folded header, a space before the colon, control ch
 transfer coding. The proxy always renders heads anew and never copies them. Responses go to the sandboxed program
 itself, so bare LF line ends and repeated equal lengths of old servers are accepted there.
 
-`HeadReader` takes bytes in any portions and owns its buffer. `message_body.py` has the framing of bodies.
-"""
+`HeadReader` takes bytes in any portions and owns its buffer. `message_body.py` has the framing of bodies."""
 
 from __future__ import annotations
 
@@ -98,8 +97,7 @@ class HeadReader:
 
     `receive` returns the lines of a complete head, None before; the bytes after it are in `rest`. `strict_lines`
     refuses bare LF line ends. A malformed line is refused as soon as it ends, so that clients of another protocol do
-    not wait.
-    """
+    not wait."""
 
     def __init__(self, *, strict_lines: bool = True, limit: int = MAX_HEAD) -> None:
         self._strict = strict_lines

@@ -2,8 +2,7 @@
 
 No body is stored. Each piece is sent as soon as it arrives, and the next one is read once the kernel has taken it. So
 server-sent events have no delay, and a slow reader slows its sender. Heads are rendered anew. When an answer cannot be
-completed the client is reset, so that it never takes a part for the whole.
-"""
+completed the client is reset, so that it never takes a part for the whole."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ class _StaleOrigin(Exception):
 class Exchange:
     """One request and its answer; call `run` once.
 
-    Before the answer begins, errors are raised for the caller to answer. Later the client is reset.
-    """
+    Before the answer begins, errors are raised for the caller to answer. Later the client is reset."""
 
     def __init__(self, client: Stream, origins: Origins, tunnels: Tunnels, limits: ProxyLimits) -> None:
         self._client = client
@@ -56,8 +54,7 @@ class Exchange:
         """Serve the request; return whether the client may send another.
 
         Raises Refused, DialError and HttpSyntaxError before the answer begins, OSError when the client is gone or must
-        be reset.
-        """
+        be reset."""
         origin = await self._origins.get(head, framing, target)
         try:
             try:
@@ -113,8 +110,7 @@ class Exchange:
     async def _send_body(self, origin: OriginStream, framing: Framing) -> bool:
         """Send the request body; return False when the origin stopped reading.
 
-        It may have answered already. Raises HttpSyntaxError, and OSError when the client fails.
-        """
+        It may have answered already. Raises HttpSyntaxError, and OSError when the client fails."""
         body = BodyReader(framing)
         chunked = framing.kind is BodyKind.CHUNKED
         while not body.done:

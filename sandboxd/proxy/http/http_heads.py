@@ -1,7 +1,6 @@
 """Changes to the headers of requests and answers on their way through the proxy.
 
-Hop-by-hop headers are removed, framing and Host are rendered anew, and an upgrade is restored. No I/O.
-"""
+Hop-by-hop headers are removed, framing and Host are rendered anew, and an upgrade is restored. No I/O."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ def origin_stays(answer: ResponseHead) -> bool:
 def to_origin(head: RequestHead, framing: Framing, target: Target) -> list[tuple[bytes, bytes]]:
     """Return the request headers for the origin.
 
-    Hop-by-hop headers are removed, proxy credentials among them. Host and framing are rendered anew.
-    """
+    Hop-by-hop headers are removed, proxy credentials among them. Host and framing are rendered anew."""
     drop = [b"host", b"content-length"] + ([b"expect"] if head.minor == 0 else [])
     headers = [(b"Host", host_header(target)), *end_to_end(head.headers, drop=drop)]
     if framing.kind is BodyKind.LENGTH:
@@ -56,8 +54,7 @@ def to_client(
 ) -> list[tuple[bytes, bytes]]:
     """Return the answer headers for the client.
 
-    Answers to HEAD and with 304 keep the length, which describes the content that GET would return.
-    """
+    Answers to HEAD and with 304 keep the length, which describes the content that GET would return."""
     headers = [
         (name, value)
         for name, value in end_to_end(answer.headers, drop=(b"content-length",))

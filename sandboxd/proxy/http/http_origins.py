@@ -41,8 +41,7 @@ class Origins:
         """Return a connection for this request. Raises Refused, DialError.
 
         A kept one serves only requests that can be repeated should it be closed (RFC 9110, section 9.2.2), and only
-        while policy still allows it.
-        """
+        while policy still allows it."""
         kept, self._kept = self._kept, None
         if kept is not None:
             if (

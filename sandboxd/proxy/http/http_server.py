@@ -1,8 +1,7 @@
 """The HTTP proxy's client side: request heads, CONNECT, refusals.
 
 `http_target.py` parses targets, `refusal_responses.py` renders refusals, `http_exchange.py` exchanges a plain request
-with its origin. `http1.py` and `message_body.py` parse the bytes.
-"""
+with its origin. `http1.py` and `message_body.py` parse the bytes."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ MOST_DRAINED = 65536
 async def serve_http(client: Stream, outbound: Outbound, limits: ProxyLimits, check: Check | None = None) -> None:
     """Serve one client connection until it ends, and close it.
 
-    Raises only cancellation and internal errors. With `check` a correct user name and password are required.
-    """
+    Raises only cancellation and internal errors. With `check` a correct user name and password are required."""
     connection = _HttpConnection(client, outbound, limits, check)
     try:
         await connection.run()
@@ -157,8 +155,7 @@ class _HttpConnection:
     ) -> bool:
         """Answer with a denial.
 
-        CONNECT and a request with a body end the connection, so that the body is never parsed as a request.
-        """
+        CONNECT and a request with a body end the connection, so that the body is never parsed as a request."""
         keep = not last and head.minor == 1 and not framing.has_body and not wants_close(head)
         answer = denied_response(authority, decision, with_body=head.method != "HEAD", close=not keep)
         if keep:

@@ -1,8 +1,7 @@
 """The target of an HTTP request, from its request line alone.
 
 Policy decides on the authority of the request line, which is also dialled and rendered as the Host header. So a
-different Host header of the client has no effect. Pure.
-"""
+different Host header of the client has no effect. Pure."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ def authority_of(head: RequestHead) -> bytes:
 def parse_target(head: RequestHead) -> Target:
     """Return host, port and path.
 
-    Raises HostSyntaxError for an ambiguous host, HttpSyntaxError for a request form that is not for a proxy.
-    """
+    Raises HostSyntaxError for an ambiguous host, HttpSyntaxError for a request form that is not for a proxy."""
     if head.method == "CONNECT":
         host, port = parse_wire_authority(head.target)
         return Target(host, port)

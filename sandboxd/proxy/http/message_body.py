@@ -1,8 +1,7 @@
 """The framing of HTTP message bodies (RFC 9112, section 6), without I/O.
 
 `request_framing` and `response_framing` decide from the head. A `BodyReader` then takes bytes in any portions and
-returns the content without chunk marks. `chunk` and `last_chunk` render chunks.
-"""
+returns the content without chunk marks. `chunk` and `last_chunk` render chunks."""
 
 from __future__ import annotations
 
@@ -126,8 +125,7 @@ class BodyReader:
 
     `receive` returns the content in some bytes. `done` marks a complete body, `rest` holds the bytes after it,
     `trailers` the forwardable trailer fields. `take_unread` returns bytes to be received again later, because the cost
-    of a chunked body depends on its lines. `cost` is that of the last bytes (`proxy/fair_share.py`).
-    """
+    of a chunked body depends on its lines. `cost` is that of the last bytes (`proxy/fair_share.py`)."""
 
     def __init__(self, framing: Framing) -> None:
         self._kind = framing.kind

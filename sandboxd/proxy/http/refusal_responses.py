@@ -2,8 +2,7 @@
 
 Users and models read a refusal, and a model may look for a way around an apparent fault. So the text calls it a
 decision, and names host, rule, file and remedy. All text from the sandbox or a settings file is made printable ASCII.
-Header values allow even fewer characters, so that no rule and no host can add a line.
-"""
+Header values allow even fewer characters, so that no rule and no host can add a line."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 `receive` takes bytes in any portions. It returns the reply, and at the end the request or the fault. Authentication:
 none when offered, else user name and password. Without a check any password is accepted, because a listener belongs to
-one command. CONNECT is supported; BIND and UDP ASSOCIATE are not.
-"""
+one command. CONNECT is supported; BIND and UDP ASSOCIATE are not."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ class HandshakeStep:
     """The result of one `receive`.
 
     After the bytes to `send` follows nothing yet, the `request`, or the end. `fault` is the reason of the end; for an
-    unreadable host name also `error` with `name`.
-    """
+    unreadable host name also `error` with `name`."""
 
     send: bytes = b""
     request: tuple[Host, int] | None = None
@@ -74,8 +72,7 @@ Stage = Callable[[bytes], tuple[int, bytes] | None]
 class Socks5Handshake:
     """The handshake of one connection.
 
-    After `request`, `rest` holds the client's further bytes. The caller sends the final `render_reply`.
-    """
+    After `request`, `rest` holds the client's further bytes. The caller sends the final `render_reply`."""
 
     def __init__(self, check: Callable[[bytes, bytes], bool] | None = None) -> None:
         """With `check` a correct user name and password are required."""

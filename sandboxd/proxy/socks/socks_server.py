@@ -28,8 +28,7 @@ REPLY_OF_SLUG: Final = {
 async def serve_socks(client: Stream, outbound: Outbound, limits: ProxyLimits, check: Check | None = None) -> None:
     """Serve one client connection until it ends, and close it.
 
-    Raises only cancellation and internal errors. With `check` a correct user name and password are required.
-    """
+    Raises only cancellation and internal errors. With `check` a correct user name and password are required."""
     client.begin()
     try:
         request = await _shake_hands(client, outbound, limits, check)

@@ -27,8 +27,7 @@ class ClientWatch:
     If every possible answer begins with `known`, these bytes are then sent singly, ever more slowly: a client that is
     gone responds with a reset.
 
-    Meanwhile the client's socket must have no other reader; `pause()` and `watch()` switch. Costs no task.
-    """
+    Meanwhile the client's socket must have no other reader; `pause()` and `watch()` switch. Costs no task."""
 
     def __init__(self, client: Stream, half_closed_s: float, *, paused: bool = False, known: bytes = b"") -> None:
         self._client = client

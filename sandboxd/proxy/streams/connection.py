@@ -17,8 +17,7 @@ class OutboundConnection:
     """An open connection to the outside.
 
     `owner` is the task that serves it: cancelling the task ends the connection. `address` is None where only the parent
-    proxy knows it. `parent` is the proxy in between; with `forward` it gets requests with whole URLs.
-    """
+    proxy knows it. `parent` is the proxy in between; with `forward` it gets requests with whole URLs."""
 
     operation: str
     host: Host

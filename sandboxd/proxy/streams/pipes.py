@@ -42,8 +42,7 @@ class Pipe:
 class PipePool:
     """Pipes that directions of tunnels borrow while bytes are in flight.
 
-    An idle tunnel holds no pipe, so 1,000 tunnels need only as many as there are slow readers at the moment.
-    """
+    An idle tunnel holds no pipe, so 1,000 tunnels need only as many as there are slow readers at the moment."""
 
     def __init__(self) -> None:
         self._idle: list[Pipe] = []

@@ -8,8 +8,7 @@ Promises:
 - only a reset is passed on as a reset, after the bytes under way to the healthy side;
 - a slow reader stops the reading of its sender; the relay buffers no more than one pipe.
 
-The sockets must be non-blocking and have no other reader. Works on asyncio's selector loop and on uvloop.
-"""
+The sockets must be non-blocking and have no other reader. Works on asyncio's selector loop and on uvloop."""
 
 from __future__ import annotations
 
@@ -57,8 +56,7 @@ class SocketRelay:
     """Two sockets joined into one stream.
 
     `run()` returns when both directions have ended, and closes both sockets. Cancelling it resets them, so that a
-    truncated stream never looks complete.
-    """
+    truncated stream never looks complete."""
 
     def __init__(
         self,
@@ -91,8 +89,7 @@ class SocketRelay:
         """Relay until both directions have ended. Never raises OSError.
 
         `to_right` was read from the left socket before and goes first; `to_left` likewise. `inspect` receives the first
-        bytes from the left side, which are held back until it decides.
-        """
+        bytes from the left side, which are held back until it decides."""
         await self._run(DirectionRecord(to_right, inspected=inspect is None), DirectionRecord(to_left), inspect)
 
     async def resume(
@@ -104,8 +101,7 @@ class SocketRelay:
     def detach(self) -> tuple[DirectionRecord, DirectionRecord] | None:
         """Stop without touching the sockets, so that another process can continue.
 
-        Returns the state of both directions, None when the tunnel is ending anyway. `run` returns.
-        """
+        Returns the state of both directions, None when the tunnel is ending anyway. `run` returns."""
         if self._done.done() or any(direction.failing for direction in self._directions):
             return None
         rightward, leftward = (direction.detach() for direction in self._directions)
@@ -149,8 +145,7 @@ class SocketRelay:
         """Handle a side that accepts no more data.
 
         Data that it sent before, such as an early answer to an upload, may still wait to be read. So the direction from
-        it continues to its end, which is then an error.
-        """
+        it continues to its end, which is then an error."""
         for direction in self._directions:
             if direction.goes_to(broken):
                 direction.stop()
@@ -190,8 +185,7 @@ class _SocketDirection:
     """The direction from one socket to the other.
 
     Bytes in flight are in `_held` (read into memory), then in `_pipe` (`_in_pipe` of them). Either the source is
-    watched for reading or the sink for writing, never both.
-    """
+    watched for reading or the sink for writing, never both."""
 
     __slots__ = (
         "_held",

@@ -1,8 +1,7 @@
 """A non-blocking TCP socket with pushed-back input.
 
 Both handshakes work on it. Then the relay takes over the bare socket and the pending bytes. asyncio's streams read
-ahead into private buffers, which splice() cannot reach.
-"""
+ahead into private buffers, which splice() cannot reach."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ def hurry(sock: socket.socket) -> None:
 
     Congestion controls such as BBR pace by an estimated rate, which halves loopback throughput. A short unsent queue
     keeps the data in the processor's cache, which saves the reader a third of its time. Remote connections keep the
-    administrator's choice.
-    """
+    administrator's choice."""
     with contextlib.suppress(OSError):
         if _is_paced():
             sock.setsockopt(socket.IPPROTO_TCP, _CONGESTION, b"reno")
@@ -176,15 +174,13 @@ class Stream:
         """Release the socket, after `keep` and without any user left.
 
         Returns the descriptor, everything read of the current request, the number of dialogue bytes sent, and the part
-        of the answer already sent (see `resumed`).
-        """
+        of the answer already sent (see `resumed`)."""
         return self.socket.detach(), bytes(self._read or b"") + self._pending, self._sent, self._ahead
 
     def resumed(self, data: bytes, skip: int, ahead: bytes) -> None:
         """Begin with `data` as input, and suppress output that the peer already has.
 
-        These are the first `skip` bytes of the dialogue, and the beginning `ahead` of the answer.
-        """
+        These are the first `skip` bytes of the dialogue, and the beginning `ahead` of the answer."""
         self._pending, self._skip, self._ahead = data, skip, ahead
 
     def append_pending(self, data: bytes) -> None:
@@ -221,8 +217,7 @@ class Stream:
         """Send the next byte of an answer of which only the beginning is known.
 
         A peer that is gone responds with a reset. No other way distinguishes it from one that half-closed and waits.
-        Raises OSError.
-        """
+        Raises OSError."""
         following = answer[len(self._ahead) : len(self._ahead) + 1]
         if following and self.socket.send(following):
             self._ahead += following
@@ -252,8 +247,7 @@ class Stream:
     async def linger(self, seconds: float) -> None:
         """Half-close, and read until the peer closes or the time is over.
 
-        Closing a socket with unread bytes resets it, and a reset can overtake the answer (RFC 9112, section 9.6).
-        """
+        Closing a socket with unread bytes resets it, and a reset can overtake the answer (RFC 9112, section 9.6)."""
         with contextlib.suppress(OSError, TimeoutError):
             self.socket.shutdown(socket.SHUT_WR)
             async with asyncio.timeout(seconds):

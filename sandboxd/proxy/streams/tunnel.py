@@ -62,8 +62,7 @@ class Tunnels:
     ) -> None:
         """Join both sockets until both directions have ended.
 
-        `to_client` goes to the client first. `origin` is the stream that owns the connection's socket, if any.
-        """
+        `to_client` goes to the client first. `origin` is the stream that owns the connection's socket, if any."""
         relay = SocketRelay(client.socket, connection.socket, share=client.share)
         self._open[client] = relay, connection, origin
         try:

@@ -19,8 +19,7 @@ outcome. The open connection is kept for the captured one that arrives next.
 | denied | EACCES | reset |
 | the name does not resolve, no route | EHOSTUNREACH | reset |
 | the server refuses | ECONNREFUSED | reset |
-| no answer | ETIMEDOUT | reset |
-"""
+| no answer | ETIMEDOUT | reset |"""
 
 from __future__ import annotations
 
@@ -88,8 +87,7 @@ class Captures:
     """The captured connections of one command.
 
     `inside` is None where the sandbox network cannot be queried. `own_ports` are the ports of the daemon's listeners
-    there.
-    """
+    there."""
 
     def __init__(
         self,
@@ -135,8 +133,7 @@ class Captures:
     async def connecting(self, address: str, port: int, answer: Callable[[int], None]) -> None:
         """Decide a connect() that waits, and call `answer` once: 0 or an error number.
 
-        Returns when the captured connection has arrived, or has not in time.
-        """
+        Returns when the captured connection has arrived, or has not in time."""
         answered = False
         try:
             destination = Destination.of(address, port)

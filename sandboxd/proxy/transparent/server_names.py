@@ -3,8 +3,7 @@
 A tunnel to an allowed name may lead to a machine with many owners, where the name in the ClientHello selects one. `log`
 records a handshake for a host that is not allowed, `enforce` ends the tunnel before any byte of it leaves, `off` checks
 nothing. A handshake without a name, and other protocols, pass. Encrypted content, above all the Host header, is out of
-reach.
-"""
+reach."""
 
 from __future__ import annotations
 

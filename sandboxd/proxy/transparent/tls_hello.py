@@ -1,8 +1,7 @@
 """The server name in a TLS ClientHello, without I/O.
 
 Sources: RFC 8446, section 4.1.2; RFC 6066, section 3. The ClientHello is not encrypted. With Encrypted Client Hello the
-name is the outer one.
-"""
+name is the outer one."""
 
 from __future__ import annotations
 

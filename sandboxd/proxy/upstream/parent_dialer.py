@@ -1,8 +1,7 @@
 """Connections through a parent proxy: HTTP CONNECT, SOCKS5, or plain URLs.
 
 A failure at the proxy ends the connection; this module never dials the target itself. Errors name the proxy without its
-credentials, and repeat nothing of its answer except a status number.
-"""
+credentials, and repeat nothing of its answer except a status number."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ class ParentDialer:
     """Dialer through parent proxies.
 
     Slugs of its DialError: `upstream_unusable`, `upstream_unreachable`, `upstream_auth`, `upstream_refused`,
-    `upstream_bad_answer`, `upstream_timeout`.
-    """
+    `upstream_bad_answer`, `upstream_timeout`."""
 
     dialer: Dialer
     resolver: Resolver
@@ -51,8 +49,7 @@ class ParentDialer:
     async def open(self, parent: ParentProxy, host: Host, port: int, *, forward: bool = False) -> socket.socket:
         """Return a connected socket that leads to `host`. Raises DialError.
 
-        With `forward` it leads to the proxy itself, which gets the whole URL.
-        """
+        With `forward` it leads to the proxy itself, which gets the whole URL."""
         if parent.host is None:
             raise DialError("upstream_unusable", parent.fault, hint=f"correct {parent.place}, or remove it")
         sock = await self._connect(parent, parent.host)

@@ -2,8 +2,7 @@
 
 The bytes are relayed unchanged, and that proxy decides. When it is down the connection fails: the daemon's proxy does
 not take over, since its rules may differ. Where other processes can reach the listener (macOS), a client sends the
-command's password first, which is not forwarded.
-"""
+command's password first, which is not forwarded."""
 
 from __future__ import annotations
 
@@ -82,8 +81,7 @@ async def _connect(port: int, limits: ProxyLimits) -> socket.socket:
 async def _authorized_request(client: Stream, limits: ProxyLimits, check: Check) -> bytes | None:
     """Return the first request head without the password; None after a refusal.
 
-    Later requests come over the same connection, so from the same client.
-    """
+    Later requests come over the same connection, so from the same client."""
     reader = RequestReader()
     head = None
     try:

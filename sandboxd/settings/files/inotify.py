@@ -1,7 +1,6 @@
 """inotify(7) through ctypes, since the standard library has no interface to it.
 
-Nothing here runs in the background. The kernel queues events, and the owner of an instance reads them.
-"""
+Nothing here runs in the background. The kernel queues events, and the owner of an instance reads them."""
 
 from __future__ import annotations
 
@@ -77,8 +76,7 @@ class Inotify:
         """Watch a path and return the number that its events carry.
 
         A path that is watched already keeps its number, and `mask` is added to its own.
-        Raises the OSError of inotify_add_watch(2).
-        """
+        Raises the OSError of inotify_add_watch(2)."""
         watch: int = _libc.inotify_add_watch(self._fd, os.fsencode(path), ctypes.c_uint32(mask | _MASK_ADD))
         if watch < 0:
             error = ctypes.get_errno()
@@ -91,8 +89,7 @@ class Inotify:
     def read(self) -> Iterator[Event]:
         """The events that are queued now.
 
-        Later ones wait for the next call, so that a command that makes events without end cannot hold the reader.
-        """
+        Later ones wait for the next call, so that a command that makes events without end cannot hold the reader."""
         left = struct.unpack("i", fcntl.ioctl(self._fd, termios.FIONREAD, bytes(4)))[0]
         while left > 0:
             data = os.read(self._fd, _BUFFER)
@@ -113,8 +110,7 @@ class Inotify:
 def leaves_room() -> bool:
     """Return whether the user would have a few instances left beside one more.
 
-    The kernel offers no count, so that many are made and given back at once. This takes a tenth of a millisecond.
-    """
+    The kernel offers no count, so that many are made and given back at once. This takes a tenth of a millisecond."""
     made: list[Inotify] = []
     try:
         while len(made) < _LEFT_TO_OTHERS + 1:

@@ -1,7 +1,6 @@
 """A watch of settings files through inotify(7): no thread, and no idle wake-ups.
 
-The library watchfiles, which serves the other platforms, polls its queue twenty times a second in a thread.
-"""
+The library watchfiles, which serves the other platforms, polls its queue twenty times a second in a thread."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ class InotifyWatcher:
         """Watch exactly these paths.
 
         A path that is gone by now sets `changed`, so that the caller lists the paths again.
-        Raises `HostError` (`watch_limit`) when the kernel allows no further watch.
-        """
+        Raises `HostError` (`watch_limit`) when the kernel allows no further watch."""
         before, self._names = self._names, {}
         try:
             self.watch_also(paths)

@@ -78,8 +78,7 @@ def find_locations(
     """Return the locations of the table above. `project` None means no project.
 
     `cli_files` are settings files named on the command line. `managed_root` is for tests and must never come from the
-    environment. Raises `SettingsError` (`settings_invalid`).
-    """
+    environment. Raises `SettingsError` (`settings_invalid`)."""
     config = _absolute(environment, CONFIG_VARIABLE) or posixpath.join(home, ".claude")
     managed = _MANAGED["macos" if platform == "macos" else "linux"]
     local, user = posixpath.join(config, "settings.local.json"), posixpath.join(config, "settings.json")

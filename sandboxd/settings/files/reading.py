@@ -1,7 +1,6 @@
 """Reading of settings files, which never blocks, exhausts memory or loses rules.
 
-An absent file is an empty layer. Any other file that cannot be read is a broken layer.
-"""
+An absent file is an empty layer. Any other file that cannot be read is a broken layer."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ def read_layers(
 
     Never raises. `trust` holds the trusted contents of files in projects, which may otherwise only tighten. An absent
     file gives an empty layer, so that its path is known and can be protected. A file with two names counts once, under
-    the higher source.
-    """
+    the higher source."""
     layers: list[Layer] = list(cli)
     seen: set[tuple[int, int]] = set()
     for location in locations.files:
@@ -100,8 +98,7 @@ def read_content(location: Location) -> bytes | None:
 def trust_subject(location: Location) -> tuple[str, str]:
     """Return the real directory and the name under which a content is trusted.
 
-    Files of a project go by the project, wherever links lead from there; other files go by their real path.
-    """
+    Files of a project go by the project, wherever links lead from there; other files go by their real path."""
     directory, name = os.path.split(location.path)
     project, folder = os.path.split(directory)
     if location.source not in (Source.LOCAL, Source.PROJECT) or folder != ".claude":
@@ -198,8 +195,7 @@ def _parse(data: bytes, status: os.stat_result, location: Location, home: str) -
 def _foreign(status: os.stat_result, home: str) -> str:
     """Return why a file is not under the user's control; empty when it is.
 
-    The owner of the home directory counts as the user: containers run as root over a mounted home.
-    """
+    The owner of the home directory counts as the user: containers run as root over a mounted home."""
     if status.st_mode & stat.S_IWOTH:
         return "every user can write it"
     owners = {0, os.geteuid()}

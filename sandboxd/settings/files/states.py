@@ -1,8 +1,7 @@
 """The state of settings files, by which a change is noticed without a watch.
 
 A watch reports a change a moment later, and the system may allow none. A rule that was written before a command has to
-hold for it, so the files are examined again before each command, with a few system calls.
-"""
+hold for it, so the files are examined again before each command, with a few system calls."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Trusted contents of settings files: a record for each directory, by SHA-256.
 
 The directory of the records is masked in every sandbox. Content that is not surely a valid record counts as none: then
-a file may only tighten.
-"""
+a file may only tighten."""
 
 from __future__ import annotations
 
@@ -138,8 +137,7 @@ class TrustStore:
 class OpenedPlaces:
     """Real paths of directories that commands of any daemon of the user could write.
 
-    The file `path`, beside the records, has one a line, as JSON. A command may have left a settings file in them.
-    """
+    The file `path`, beside the records, has one a line, as JSON. A command may have left a settings file in them."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -170,8 +168,7 @@ class OpenedPlaces:
 
         Raises SettingsError `opened_unwritable` when the user may write the record and writing fails: the next daemon
         would trust what commands leave there. A home without write permission has no record, and no directory is
-        trusted (`read`).
-        """
+        trusted (`read`)."""
         known = self.read()
         new = {path for path in map(real_path, paths) if not _is_in(path, known)}
         if not new or not self._can_be_kept():

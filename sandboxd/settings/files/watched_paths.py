@@ -2,8 +2,7 @@
 
 An existing file is watched itself, not its directory, so that changes of other files there wake no daemon. Replacing a
 file or moving a directory above it is an event of the old inode. For a file that does not exist, the nearest existing
-directory is watched for new names.
-"""
+directory is watched for new names."""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@
 
 Changes are reported after a quiet moment (`shortest`), and at the latest after `longest` while they go on. The set of
 watched files is updated *before* a report, so that no change is missed between the report and the read. The reader
-finds out whether anything differs.
-"""
+finds out whether anything differs."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@
   between, the change is made again on its text.
 - No link is followed, and no file is half written: a temporary file beside it is flushed, then exchanged.
 
-All steps use one descriptor of the directory, so that replacing the directory by a link changes nothing.
-"""
+All steps use one descriptor of the directory, so that replacing the directory by a link changes nothing."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ def edit_file(path: str, edit: Callable[[str], str], lock_directory: str = "", *
     user; without it the directory of the file is locked. Without `follow`, that directory must not be a link, which a
     command may have made. `edit` may be called several times, each time with the newest text. Raises `SettingsError`:
     `settings_is_link`, `settings_not_a_file`, `settings_too_large`, `settings_not_utf8`, `settings_unwritable`,
-    `settings_busy`, and what `edit` raises.
-    """
+    `settings_busy`, and what `edit` raises."""
     directory, name = os.path.split(path)
     try:
         if not os.path.lexists(directory) or follow:
@@ -64,8 +62,7 @@ def _edit(at: int, name: str, path: str, edit: Callable[[str], str]) -> bool:
     """Exchange the file until no other change came in between.
 
     `base` is the text that the change is made on, `present` the text that should be in place. They differ after another
-    program has saved between the read and the exchange: its text came out, and is the new base.
-    """
+    program has saved between the read and the exchange: its text came out, and is the new base."""
     _remove_leftovers(at, name)
     base = present = _read(at, name, path)
     for _ in range(ATTEMPTS):

@@ -36,8 +36,7 @@ class ShouldSandboxResult:
     """The decision on a command line.
 
     `env` holds the variables for a run without a sandbox: those of the session and, for an excluded command, PATH
-    without directories that commands can write.
-    """
+    without directories that commands can write."""
 
     sandboxed: bool
     behavior: Behavior

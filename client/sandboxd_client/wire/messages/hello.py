@@ -1,8 +1,7 @@
 """`hello`: the optional exchange of versions and roles.
 
 `PROTOCOL` counts incompatible changes. A daemon serves every client from `protocol_oldest` on. New methods, optional
-parameters and result fields do not count; `methods` lists what the daemon has.
-"""
+parameters and result fields do not count; `methods` lists what the daemon has."""
 
 from __future__ import annotations
 

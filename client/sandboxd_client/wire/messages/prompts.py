@@ -93,8 +93,7 @@ class PermissionResponseResult:
 class PermissionRequestParams:
     """A permission query.
 
-    `network` needs `host` and `port`, `path` an absolute `path`, `sandbox_override` a `command`.
-    """
+    `network` needs `host` and `port`, `path` an absolute `path`, `sandbox_override` a `command`."""
 
     kind: PromptKind
     session_id: str | None = None  # default: the connection's own session for `cwd`

@@ -60,8 +60,7 @@ class StatusResult:
     """The state of the daemon.
 
     `network` names the deciding proxy and the egress, a sentence each. `startup` holds the phases of the start, in
-    order. `activated` marks a socket of a service manager, which starts the daemon at the first connection.
-    """
+    order. `activated` marks a socket of a service manager, which starts the daemon at the first connection."""
 
     version: str
     protocol: int

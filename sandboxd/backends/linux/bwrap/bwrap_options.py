@@ -1,8 +1,7 @@
 """bubblewrap options for a Plan. Pure; options of bubblewrap 0.8 only (bwrap(1)).
 
 There is no `--new-session` (it breaks job control; the filter refuses the terminal ioctls it was for) and no
-`--die-with-parent` (it follows the thread that spawned, not the process; the helper watches its owner itself).
-"""
+`--die-with-parent` (it follows the thread that spawned, not the process; the helper watches its owner itself)."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ class BwrapOptions:
 
     With `needs_file` there are too many for an argument list: put them, NUL separated, into a file and pass it with
     `--args FD`. `mounts` are those in the options, `late` those that have to follow before the command starts. `roots`
-    are the writable places.
-    """
+    are the writable places."""
 
     options: tuple[str, ...]
     needs_file: bool
@@ -66,8 +64,7 @@ def render(plan: Plan, *, weaker: bool = False, root: bool = False) -> BwrapOpti
     """Return the options for a plan, cached by view.
 
     `weaker`: bind the outer /proc instead of mounting a new one. `root`: the command runs as root, which could write
-    the kernel's settings. Raises `PolicyError` when bubblewrap cannot take all options.
-    """
+    the kernel's settings. Raises `PolicyError` when bubblewrap cannot take all options."""
     known = _rendered.setdefault(plan.view, {})
     options = known.get((plan.cwd, weaker, root))
     if options is None:

@@ -1,7 +1,6 @@
 """The init pid, read from bubblewrap's `--info-fd` before the helper connects.
 
-It is only a hint for an early start: it is checked against the claimed process, and a launch works without it.
-"""
+It is only a hint for an early start: it is checked against the claimed process, and a launch works without it."""
 
 from __future__ import annotations
 

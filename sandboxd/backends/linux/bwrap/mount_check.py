@@ -2,8 +2,7 @@
 
 Between the plan and bubblewrap's mount(2) another sandbox that may write in the same place can swap a directory for a
 symlink. mount(2) follows it, in source and target: a place outside would become writable. So the mounts are checked
-before the command starts. proc_pid_mountinfo(5) shows the true path of a mount's root.
-"""
+before the command starts. proc_pid_mountinfo(5) shows the true path of a mount's root."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ class ExpectedMount:
     """One mount as mountinfo has to show it.
 
     `shows` are (device, root) pairs of which one must be there, None for an empty file system of the sandbox. With
-    `only` no other mount may be at that point.
-    """
+    `only` no other mount may be at that point."""
 
     target: str
     point: bytes
@@ -40,8 +38,7 @@ def expected_mounts(mounts: Iterable[Mount], outside: bytes) -> tuple[ExpectedMo
     """Return the expected mounts of a sandbox with these mounts.
 
     `outside` are the mounts of the process that became bubblewrap. The result is valid for a place as long as `outside`
-    is.
-    """
+    is."""
     around = _table(outside)
     found = []
     for mount in mounts:

@@ -6,8 +6,7 @@ never written. The child waits for ever, `--die-with-parent` or not, and the hel
 started in it yet. Nothing has run in such a sandbox. (Seen with 0.8: one in five, when killed within its first 4 ms.)
 
 Two marks identify such a child: it holds the helper as descriptor 4 and is not yet the helper; and the process behind
-descriptor 6, a pidfd of bubblewrap, is no longer its parent.
-"""
+descriptor 6, a pidfd of bubblewrap, is no longer its parent."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ def end_orphans() -> tuple[int, ...]:
     """Kill every orphan of this user; return the process numbers.
 
     Looks through /proc once. A child whose parent has just died and that is not stuck is killed too: the helper in it
-    would end for the same reason.
-    """
+    would end for the same reason."""
     return tuple(pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _end_if_orphan(pid))
 
 

@@ -2,8 +2,7 @@
 
 The capture of the network needs a namespace and no mounts, so it begins when process 1 exists, long before bubblewrap
 has made the mounts. The worker stays in the namespaces, and makes the late mounts when process 1 waits for GO.
-Meanwhile the mounts of bubblewrap are checked.
-"""
+Meanwhile the mounts of bubblewrap are checked."""
 
 from __future__ import annotations
 

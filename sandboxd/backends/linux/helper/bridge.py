@@ -6,8 +6,7 @@ no socket file exists inside the sandbox, and no argument or variable holds a se
 once, and only for a process of this user in the daemon's own namespaces (`identify`).
 
 Everything is callbacks on the event loop instead of tasks: the three short exchanges of a launch are on the path of
-every command.
-"""
+every command."""
 
 from __future__ import annotations
 
@@ -53,8 +52,7 @@ class Bridge:
     """The listening socket, the expected launches and the connections of helpers.
 
     `identify` returns the process of the peer; it raises SandboxdError for a peer that is not this user on this host.
-    `log(event, **values)` receives events for the administrator.
-    """
+    `log(event, **values)` receives events for the administrator."""
 
     def __init__(self, path: str, identify: Callable[[socket.socket], Peer], log: Callable[..., None]) -> None:
         self.path = path
@@ -90,8 +88,7 @@ class Bridge:
     async def prepared(self, patience_s: float) -> None:
         """Accept nothing more, and wait until no sandbox set-up is in progress.
 
-        Returns after `patience_s` at the latest. Precedes `hand_over`.
-        """
+        Returns after `patience_s` at the latest. Precedes `hand_over`."""
         assert self._socket is not None
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._socket.fileno())
@@ -103,8 +100,7 @@ class Bridge:
     def hand_over(self) -> BridgeRecord:
         """Release the listening socket and the connections without a ticket.
 
-        Connections with a ticket and expected launches are released one by one before (`take`).
-        """
+        Connections with a ticket and expected launches are released one by one before (`take`)."""
         assert self._socket is not None
         asyncio.get_running_loop().remove_reader(self._socket.fileno())
         listener, self._socket = self._socket, None
@@ -126,8 +122,7 @@ class Bridge:
     def go_on(self) -> None:
         """Serve helpers after `resume`, once all launches are expected again.
 
-        An unknown ticket is refused from now on.
-        """
+        An unknown ticket is refused from now on."""
         assert self._socket is not None
         held, self._held = self._held, ()
         for one in held:
@@ -144,8 +139,7 @@ class Bridge:
     ) -> Handle:
         """Resume the connection of a launch and report to `observer` from now on.
 
-        Raises ProtocolError for an inconsistent record.
-        """
+        Raises ProtocolError for an inconsistent record."""
         connection = None if one.connection < 0 else socket.socket(fileno=one.connection)
         self._links[ticket] = link = HelperConnection(self, connection, one.pid, one.pidfd, one)
         link.resume(ticket, observer, preparation, one.preparing, aftermath if one.stays else None)

@@ -6,8 +6,7 @@ below. The daemon sends one `Configuration` (launch_configuration.py), and later
 32 bits wide and little-endian, except where a socket address has its own order.
 
 Encoder and decoder are together, so that the daemon, its tests and a fake helper agree by construction. The helper
-(vendor/seccomp/apply-seccomp.c) repeats the layouts in C.
-"""
+(vendor/seccomp/apply-seccomp.c) repeats the layouts in C."""
 
 from __future__ import annotations
 
@@ -77,8 +76,7 @@ _TICKET = struct.Struct(f"<I{MAX_TICKET}s")
 class ProtocolError(LaunchError):
     """The other side broke the protocol.
 
-    Helper and daemon are of different versions, or the peer is not the helper.
-    """
+    Helper and daemon are of different versions, or the peer is not the helper."""
 
     def __init__(self, message: str) -> None:
         super().__init__(
@@ -89,8 +87,7 @@ class ProtocolError(LaunchError):
 def encode_off(reason: str, hint: str) -> bytes:
     """Encode a call-off with the reason and hint that process 1 prints.
 
-    Each is cut to what fits into one message.
-    """
+    Each is cut to what fits into one message."""
     return OFF + b"".join(_padded(text) for text in (reason, hint))
 
 
@@ -114,8 +111,7 @@ class FrameType(IntEnum):
 def encode_ticket(ticket: str) -> bytes:
     """Encode the first frame of the launch stage, for tests and fakes.
 
-    Raises InternalError for a malformed ticket.
-    """
+    Raises InternalError for a malformed ticket."""
     if not ticket.isascii() or "\0" in ticket or not 0 < len(ticket) <= MAX_TICKET:
         raise InternalError("ticket_invalid", f"a ticket has 1 to {MAX_TICKET} ASCII characters")
     return _FRAME.pack(FrameType.TICKET, _TICKET.size) + _TICKET.pack(VERSION, ticket.encode())
@@ -124,8 +120,7 @@ def encode_ticket(ticket: str) -> bytes:
 def decode_ticket(data: bytes) -> str:
     """Decode the ticket from the first TICKET_SIZE bytes of a connection.
 
-    The peer's credentials identify the process that claims it, which becomes bubblewrap. Raises ProtocolError.
-    """
+    The peer's credentials identify the process that claims it, which becomes bubblewrap. Raises ProtocolError."""
     if len(data) != TICKET_SIZE or _FRAME.unpack_from(data) != (FrameType.TICKET, _TICKET.size):
         raise ProtocolError("the first message is not a ticket")
     version, padded = _TICKET.unpack_from(data, _FRAME.size)
@@ -141,8 +136,7 @@ def decode_ticket(data: bytes) -> str:
 class Descriptors:
     """Descriptors came with this frame.
 
-    `listeners` sockets in the order of the configuration, then the network namespace.
-    """
+    `listeners` sockets in the order of the configuration, then the network namespace."""
 
     listeners: int
 
@@ -156,8 +150,7 @@ class Started:
 class ExecFailed:
     """The command could not be started; `errno` is the system's reason.
 
-    `status` is the exit status: 125 for a failed set-up, 126 not executable, 127 not found.
-    """
+    `status` is the exit status: 125 for a failed set-up, 126 not executable, 127 not found."""
 
     status: int
     errno: int
@@ -168,8 +161,7 @@ class Exited:
     """The command has ended, and the sandbox with it.
 
     `status` is as in a shell, 128+N for a `signal` N; `signal` is 0 after a normal exit. 137 and 9 also when the owner
-    died or the grace after KILL was over.
-    """
+    died or the grace after KILL was over."""
 
     status: int
     signal: int
@@ -218,8 +210,7 @@ def encode_event(event: Event) -> bytes:
 class EventDecoder:
     """Decoder of the helper's bytes after the ticket; no I/O.
 
-    After an error the stream has no meaning any more: every further call raises the same error.
-    """
+    After an error the stream has no meaning any more: every further call raises the same error."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -230,8 +221,7 @@ class EventDecoder:
         """Return the events that are complete with `data`, in order.
 
         Raises ProtocolError. Events before the fault in the same piece are dropped with it: the peer is not
-        trustworthy.
-        """
+        trustworthy."""
         if self._error is not None:
             raise self._error
         self._buffer += data
@@ -250,8 +240,7 @@ class EventDecoder:
     def resumed(cls, buffer: bytes, last: str) -> EventDecoder:
         """Make a decoder from the `state` of another one.
 
-        Raises ProtocolError for an unknown event.
-        """
+        Raises ProtocolError for an unknown event."""
         decoder = cls()
         decoder._buffer += buffer
         found = [kind for kind in _NEXT if kind is not None and kind.__name__ == last]

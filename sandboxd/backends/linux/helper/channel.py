@@ -1,7 +1,6 @@
 """The connection of a helper: bytes, descriptors and the sending process.
 
-Nothing here blocks or interprets the bytes (`bridge_protocol`).
-"""
+Nothing here blocks or interprets the bytes (`bridge_protocol`)."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ _ANCILLARY = socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array(_INTEGERS).itemsize
 class Received(NamedTuple):
     """The result of one read; no `data` is the end of the stream.
 
-    `sender` is a pid in the daemon's namespace; `is_cut` when there were more descriptors than could be received.
-    """
+    `sender` is a pid in the daemon's namespace; `is_cut` when there were more descriptors than could be received."""
 
     data: bytes
     sender: int | None
@@ -36,8 +34,7 @@ class Received(NamedTuple):
 class Channel:
     """Owner of the connection and of received `descriptors` until they are taken.
 
-    A `connection` of None makes a channel that is already closed.
-    """
+    A `connection` of None makes a channel that is already closed."""
 
     def __init__(self, connection: socket.socket | None) -> None:
         self.descriptors: list[int] = []
@@ -105,8 +102,7 @@ class Channel:
     def resume(self, outgoing: bytes, descriptors: tuple[int, ...]) -> None:
         """Restore the unsent bytes and untaken descriptors of an earlier daemon.
 
-        Nothing is sent until `send` or `flush`.
-        """
+        Nothing is sent until `send` or `flush`."""
         self._outgoing = memoryview(outgoing)
         self.descriptors = list(descriptors)
 

@@ -23,8 +23,7 @@ class Peer(Protocol):
 class Preparation(Protocol):
     """The set-up of one sandbox before its command may start.
 
-    `pid` is its process 1, `bubblewrap` the parent of that, both as the daemon numbers them.
-    """
+    `pid` is its process 1, `bubblewrap` the parent of that, both as the daemon numbers them."""
 
     def born(self, pid: int, bubblewrap: int) -> None:
         """Begin what is possible: process 1 is in all its namespaces, nothing is mounted."""
@@ -32,8 +31,7 @@ class Preparation(Protocol):
     def complete(self, pid: int, bubblewrap: int, listeners: Listeners) -> Awaitable[None] | None:
         """Finish the set-up while process 1 waits for GO.
 
-        The result is awaited; it may add to the listeners. After SandboxdError the command does not start.
-        """
+        The result is awaited; it may add to the listeners. After SandboxdError the command does not start."""
 
     def abandon(self) -> None:
         """Release what `born` has begun: the launch is over, or another daemon has it."""
@@ -43,8 +41,7 @@ class Preparation(Protocol):
 class ExpectedLaunch:
     """The configuration that waits for the owner of a ticket.
 
-    `options` are bubblewrap's options, NUL separated, when they are too long for an argument list.
-    """
+    `options` are bubblewrap's options, NUL separated, when they are too long for an argument list."""
 
     configuration: LaunchConfiguration
     options: bytes | None

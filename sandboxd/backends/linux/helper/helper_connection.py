@@ -113,8 +113,7 @@ class HelperConnection:
     ) -> None:
         """Go on with a claimed launch.
 
-        `preparation` is the pending set-up; `interrupted` means that a restart has interrupted it.
-        """
+        `preparation` is the pending set-up; `interrupted` means that a restart has interrupted it."""
         self.ticket, self._observer, self._preparation = ticket, observer, preparation
         self._aftermath = aftermath
         if self._closing:
@@ -145,8 +144,7 @@ class HelperConnection:
     def kept(self) -> LinkRecord | None:
         """A record for the crash store while the command runs; releases nothing.
 
-        Without buffers: they change all the time, and the helper sends and reads whole messages.
-        """
+        Without buffers: they change all the time, and the helper sends and reads whole messages."""
         last = self._decoder.state[1]
         if last != Started.__name__ or self._closing:
             return None
@@ -277,8 +275,7 @@ class HelperConnection:
         """Run the aftermath, then hang up.
 
         Process 1 is alone in the sandbox, and ends at the hang-up: the client that waits for it finds the host in its
-        final state.
-        """
+        final state."""
         aftermath, self._aftermath = self._aftermath, None
         if aftermath is None:
             return
@@ -397,8 +394,7 @@ class HelperConnection:
     def _finish(self) -> None:
         """End the connection, and report the end when process 1 is gone.
 
-        A dying process 1 closes its descriptors before the kernel has killed the rest of its namespace.
-        """
+        A dying process 1 closes its descriptors before the kernel has killed the rest of its namespace."""
         if self._closing:
             return
         self._closing = True

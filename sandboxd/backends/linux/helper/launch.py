@@ -30,8 +30,7 @@ class Releasable(Protocol):
     def release(self, *, ran: bool = True) -> Neutralised:
         """Release the placeholders, and report the protected names moved aside.
 
-        `ran`: a command could have made such names.
-        """
+        `ran`: a command could have made such names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """The configuration of one launch, as a message to the helper. Pure.
 
-bridge_protocol.py and docs/helper.md describe the protocol.
-"""
+bridge_protocol.py and docs/helper.md describe the protocol."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ class Flags(IntFlag):
       INTERNET: ask about TCP connects. UNIX: connect Unix sockets in the helper, after asking.
       IDENTIFY: name the socket file when asking. QUIET: do not report refused file calls.
     - CONFINED: there is a Confinement. BOUNDED: there is a limit on processes.
-    - STAY: process 1 ends when the daemon hangs up after EXIT.
-    """
+    - STAY: process 1 ends when the daemon hangs up after EXIT."""
 
     WAIT = 1
     UNFILTERED = 2
@@ -89,8 +87,7 @@ class Confinement:
     """The Landlock ruleset of the helper, in the kernel's numbers.
 
     `handled` accesses to files are refused where not granted. `scoped` and `flags` are those of the ruleset. `granted`
-    is granted below each of the `roots`, and to files that the standard streams have open for writing.
-    """
+    is granted below each of the `roots`, and to files that the standard streams have open for writing."""
 
     handled: int
     scoped: int = 0
@@ -113,8 +110,7 @@ class LaunchConfiguration:
     get. `processes` is its RLIMIT_NPROC. `processes` and `confinement` set their flags themselves.
 
     Raises CallerError (`argv_empty`, `argv_nul`, `argv_too_large`) for impossible arguments, InternalError for the
-    rest.
-    """
+    rest."""
 
     arguments: tuple[bytes, ...]
     filter: bytes
@@ -159,8 +155,7 @@ class LaunchConfiguration:
         """Encode the message for the helper.
 
         Order: head, listeners, ports, filter, limit, confinement, then the NUL-terminated patterns, roots and
-        arguments.
-        """
+        arguments."""
         confinement, roots = b"", tuple[bytes, ...]()
         if self.confinement is not None:
             confinement, roots = self.confinement.encode(), self.confinement.roots

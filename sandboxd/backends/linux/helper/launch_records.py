@@ -16,8 +16,7 @@ from sandboxd.plan.network import NetworkPlan
 class LinkRecord:
     """One connection of a helper, with its unread and unsent bytes.
 
-    `connection` is none when it is over and only the end of `init`, or else of `pidfd`, is awaited (`closing`).
-    """
+    `connection` is none when it is over and only the end of `init`, or else of `pidfd`, is awaited (`closing`)."""
 
     connection: Descriptor
     pid: int
@@ -63,8 +62,7 @@ class LaunchRecord:
     """One launch.
 
     While unclaimed it has the encoded `configuration` and the `options`; then the `link`. `territory` is searched by
-    the clean-up; `mounts`, `late` and `capture` are the pending set-up.
-    """
+    the clean-up; `mounts`, `late` and `capture` are the pending set-up."""
 
     launch_id: str
     placeholders: tuple[str, ...] = ()

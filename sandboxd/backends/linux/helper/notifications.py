@@ -1,7 +1,6 @@
 """Reports and questions of the helper about system calls, as frame payloads.
 
-Pure; docs/helper.md. Names and paths come from untrusted programs: any bytes but zero.
-"""
+Pure; docs/helper.md. Names and paths come from untrusted programs: any bytes but zero."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ class RefusedCall:
     """A call that the sandbox refuses: a mount, or a Unix socket of a closed kind.
 
     `call` is its number on this architecture, `errno` its result, `pid` and `process` the first caller, `count` the
-    number of times. `path` is absolute and without symbolic links as far as it exists; `is_cut`: only its start.
-    """
+    number of times. `path` is absolute and without symbolic links as far as it exists; `is_cut`: only its start."""
 
     access: ReportedAccess
     call: int
@@ -98,8 +96,7 @@ def encode_notification(event: Notification) -> tuple[int, bytes]:
 def decode_notification(kind: int, payload: bytes) -> Notification | None:
     """Decode a payload; None for other frame types.
 
-    Raises ValueError or struct.error for a malformed payload.
-    """
+    Raises ValueError or struct.error for a malformed payload."""
     match kind:
         case 7:
             access, call, errno, pid, count, flags, process = _REFUSED.unpack_from(payload)

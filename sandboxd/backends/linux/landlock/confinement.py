@@ -4,8 +4,7 @@ Mounts decide what can be written, and Landlock only adds to them, where they do
 read-only mount. A file that was opened outside, as standard input, can be opened for writing through /proc/self/fd on
 its original mount. The descriptor of a directory from a server outside leads to mounts of the host: names are made,
 removed and moved below the granted places only. Landlock also confines signals: with a terminal a command shares the
-process group of the shell's job. Source: landlock(7), Documentation/userspace-api/landlock.rst.
-"""
+process group of the shell's job. Source: landlock(7), Documentation/userspace-api/landlock.rst."""
 
 from __future__ import annotations
 
@@ -100,8 +99,7 @@ def row_for(version: int) -> LandlockVersion | None:
 class Landlock:
     """The Landlock of this machine; `confinement` is None where it is not used.
 
-    `reason` says why, or which accesses are not confined. `slug` names a kernel that does not keep its promise.
-    """
+    `reason` says why, or which accesses are not confined. `slug` names a kernel that does not keep its promise."""
 
     confinement: Confinement | None = None
     layers: tuple[str, ...] = ()

@@ -2,8 +2,7 @@
 
 That the kernel knows the calls proves nothing: a layer without effect would be promised to every command. So a file
 that is open for reading must neither be opened for writing nor emptied through /proc/self/fd. A file that is open for
-writing must be opened again, and no directory can be made.
-"""
+writing must be opened again, and no directory can be made."""
 
 from __future__ import annotations
 

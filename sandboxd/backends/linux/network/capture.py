@@ -7,8 +7,7 @@
 | none | | have no network |
 
 The ability is probed once, on a real sandbox (`capture_probe.py`). From then on it is promised: a sandbox where it
-cannot be set up does not start.
-"""
+cannot be set up does not start."""
 
 from __future__ import annotations
 
@@ -98,8 +97,7 @@ class Capture:
     """Steps, with the meaning of the sockets that they open.
 
     The first `captured` sockets accept connections. Then come the DNS sockets, a datagram and a stream one for each
-    family. `routes` needs the loopback interface up, which bubblewrap does; the `rest` does not.
-    """
+    family. `routes` needs the loopback interface up, which bubblewrap does; the `rest` does not."""
 
     routes: Step
     rest: tuple[Step, ...]

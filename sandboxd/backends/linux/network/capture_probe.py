@@ -2,8 +2,7 @@
 
 A minimal sandbox is launched over the bridge. While it waits for GO, the programs are tried in its network namespace,
 the best first. No simpler test is reliable: entering its user namespace depends on the system's rules, and a kernel
-module for the packet rules loads, or does not, at first use.
-"""
+module for the packet rules loads, or does not, at first use."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ async def probe_capture(
 ) -> Probed:
     """Probe with a minimal sandbox.
 
-    `argv` launches it by this ticket; `configuration` is for its helper, with Flags.WAIT.
-    """
+    `argv` launches it by this ticket; `configuration` is for its helper, with Flags.WAIT."""
     found: list[Ability] = []
     observer = _ProbeObserver()
     handle = bridge.expect(ticket, ExpectedLaunch(configuration, None, observer, _Trial(worker, found)))

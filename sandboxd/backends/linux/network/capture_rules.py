@@ -14,8 +14,7 @@ can fill up, and getpeername(2) returns the dialled address.
 | out | TCP; anything to loopback or the own address; UDP from or to port 53 | unchanged |
 | out | all else: UDP, ICMP and others | refused, with an immediate error |
 
-None of this protects the host, since no route leaves the namespace. It decides which error a program gets.
-"""
+None of this protects the host, since no route leaves the namespace. It decides which error a program gets."""
 
 from __future__ import annotations
 

@@ -57,8 +57,7 @@ class NamespaceHold:
     async def is_listening(self, address: IPAddress, port: int) -> bool:
         """Return whether a server listens there.
 
-        The test binds a socket there, which only a listener prevents, and not a mere connection.
-        """
+        The test binds a socket there, which only a listener prevents, and not a mere connection."""
         step = OpenSocket(STREAM, address, port, SocketUse.BIND, options=(_REUSE_ADDRESS,))
         try:
             sock = await self._open(step)
@@ -73,8 +72,7 @@ class NamespaceHold:
         """Return whether a socket made inside is bound to this file.
 
         Raises OSError, NamespaceError. The kernel reports 32 bits of the inode, and on some file systems (btrfs)
-        another device than stat(2). Then the result is False.
-        """
+        another device than stat(2). Then the result is False."""
         with await self._open(OpenNetlink(NETLINK_SOCK_DIAG)) as sock:
             return file_of(file) in await asyncio.to_thread(list_unix_sockets, sock)
 

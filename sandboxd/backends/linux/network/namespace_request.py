@@ -26,8 +26,7 @@ _ANCILLARY = socket.CMSG_SPACE(MAX_SOCKETS * array.array("i").itemsize)
 class NamespaceError(LaunchError):
     """A failure in a sandbox's network namespace, or in its mounts with `mount`.
 
-    `number` is the error number, 0 without one.
-    """
+    `number` is the error number, 0 without one."""
 
     def __init__(self, message: str, number: int = 0, *, mount: bool = False) -> None:
         why = f": {os.strerror(number)}" if number else ""

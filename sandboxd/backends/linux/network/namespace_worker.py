@@ -2,8 +2,7 @@
 
 `NamespaceWorker` owns a process `apply-seccomp namespaces`, and replaces it when it dies. A request is a program
 (`namespace_program.py`), the namespace, and one end of a socket pair for the answer. The process forks for each
-request, so requests neither wait for nor affect each other. End of file without an answer means that the fork died.
-"""
+request, so requests neither wait for nor affect each other. End of file without an answer means that the fork died."""
 
 from __future__ import annotations
 
@@ -67,8 +66,7 @@ class NamespaceWorker:
         """Start a program; the future returns the opened sockets.
 
         The caller owns them. The future raises NamespaceError, and can be cancelled at any time. `namespace` is
-        borrowed during the call only, and so is `mounts`, the mount namespace for programs with mounts.
-        """
+        borrowed during the call only, and so is `mounts`, the mount namespace for programs with mounts."""
         request = NamespaceRequest(program, self._loop)
         self._begin(request, namespace, mounts)
         return request.future

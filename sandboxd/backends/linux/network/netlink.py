@@ -1,8 +1,7 @@
 """Netlink messages that configure the kernel's network, as bytes. Pure.
 
 Sources: netlink(7), rtnetlink(7), linux/netfilter/nf_tables.h. A `Batch` is sent in one piece to one netlink protocol,
-with the number of expected acknowledgements: each message requests one. `capture_rules.py` has the rule set.
-"""
+with the number of expected acknowledgements: each message requests one. `capture_rules.py` has the rule set."""
 
 from __future__ import annotations
 
@@ -82,8 +81,7 @@ def everything_is_local(families: Sequence[Family]) -> Batch:
     """Return routes that make every address local to the namespace.
 
     A connection to any address then reaches a socket inside. Packets without a source address get the loopback address.
-    lo also gets an address that does not look like loopback, see `OWN_V4`. Can be applied repeatedly.
-    """
+    lo also gets an address that does not look like loopback, see `OWN_V4`. Can be applied repeatedly."""
     messages = [make(family) for family in families for make in (_local_route, _own_address)]
     return Batch(NETLINK_ROUTE, b"".join(messages), len(messages))
 
@@ -120,8 +118,7 @@ UnixFile = tuple[int, int]
 def read_unix_sockets(answer: bytes) -> tuple[dict[UnixFile, str], bool]:
     """Parse one part of the answer: bound names by file, and whether it was the last.
 
-    Raises OSError, and struct.error for a malformed answer.
-    """
+    Raises OSError, and struct.error for a malformed answer."""
     found: dict[UnixFile, str] = {}
     at = 0
     while at < len(answer):

@@ -1,8 +1,7 @@
 """The Unix sockets of a network namespace, as listed by the kernel (unix_diag).
 
 The list has their files and bound names. Programs cannot change these names afterwards: a link or a rename moves the
-file only.
-"""
+file only."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ def file_of(file: SocketFile) -> UnixFile:
 def list_unix_sockets(sock: socket.socket) -> dict[UnixFile, str]:
     """List the bound sockets in the namespace of a NETLINK_SOCK_DIAG socket, by file.
 
-    The kernel has each part of its answer ready before it is read. Raises OSError.
-    """
+    The kernel has each part of its answer ready before it is read. Raises OSError."""
     found: dict[UnixFile, str] = {}
     sock.send(bound_unix_sockets())
     for _ in range(MOST_PARTS):

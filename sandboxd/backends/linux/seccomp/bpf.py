@@ -3,8 +3,7 @@
 A seccomp program is a decision graph: it loads a word of `struct seccomp_data`, compares, and returns an action. Jumps
 go forward only, so the target of a jump must be placed first. `ProgramBuilder` therefore prepends: each method returns
 a label, which is where its code begins, and takes as arguments the labels of what may follow. Equal code with equal
-continuations is written once.
-"""
+continuations is written once."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 The program checks the architecture, then finds the call by binary search over the numbers, so that an ordinary call
 costs some seven comparisons (and none where the kernel caches calls that are always allowed, Linux 5.11). Then come the
-conditions of that call's rows, in the order of the table.
-"""
+conditions of that call's rows, in the order of the table."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ def rows_for(machine: str, supervision: Supervision = _STRICT) -> dict[int, tupl
     """Return the rows of each system call number of `machine` (as in `uname -m`).
 
     Rows are in the order of evaluation: refusals before notifications. Raises HostError `machine_unsupported` for a
-    machine without a table.
-    """
+    machine without a table."""
     if machine not in MACHINES:
         known = " and ".join(MACHINES)
         raise HostError("machine_unsupported", f"no system call filter for {machine}", hint=f"sandboxd runs on {known}")

@@ -1,8 +1,7 @@
 """The system calls that the helper is notified of (seccomp_unotify(2)). Data.
 
 They wait until the helper has answered. A call on a descriptor (write, ftruncate, fchmod) is never among them: its
-rights were settled when it was opened. filter.py turns the rows into a program.
-"""
+rights were settled when it was opened. filter.py turns the rows into a program."""
 
 from __future__ import annotations
 

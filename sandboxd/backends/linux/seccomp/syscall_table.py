@@ -7,8 +7,7 @@ new faults are found every year. A refusal is an error that programs are known t
 an older call. Only a call of a foreign architecture kills, since its numbers have no rows.
 
 Arguments are compared by their low 32 bits, since the kernel itself ignores what a program leaves in the high half of
-the registers concerned (or refuses it: unshare). filter.py turns the rows into a program.
-"""
+the registers concerned (or refuses it: unshare). filter.py turns the rows into a program."""
 
 from __future__ import annotations
 

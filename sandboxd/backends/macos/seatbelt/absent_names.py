@@ -8,8 +8,7 @@ can also name what does not exist, at any depth:
   there, so the environment tells them not to (`environment.py`);
 - not `config` of a git directory that does not exist yet: without writing it there is no `git init`.
 
-The names are matched in any case: most volumes of macOS do not tell `.git` from `.GIT`.
-"""
+The names are matched in any case: most volumes of macOS do not tell `.git` from `.GIT`."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ def workspace_names(root: str) -> Iterator[str]:
 def skipped_directories(root: str) -> str:
     """Return the directories that these names do not apply to.
 
-    Installed packages, and git's own files (a branch may be called `.vscode`).
-    """
+    Installed packages, and git's own files (a branch may be called `.vscode`)."""
     names = "|".join(map(quote, sorted({*SKIPPED_DIRECTORIES, ".git"})))
     return checked(f"^{_base(root)}{_ANYWHERE}/({names})/", root)
 
@@ -40,8 +38,7 @@ def skipped_directories(root: str) -> str:
 def hook_directories(root: str) -> Iterator[str]:
     """Return expressions for the hooks of all git directories below a directory.
 
-    A branch may be called `hooks`, so a submodule's name ends before the directories that git makes in it.
-    """
+    A branch may be called `hooks`, so a submodule's name ends before the directories that git makes in it."""
     if all(row.name != _HOOKS for row in rows(ProtectedIn.GIT_DIR)):
         return
     git = f"^{_base(root)}{_ANYWHERE}/{fold('.git')}"

@@ -11,8 +11,7 @@ The order is right under both known descriptions of the system (`tests/support/s
 5. Symlinks that must stay, and every directory on the way to something guarded: they cannot be renamed or removed.
 
 Rules about reading name `file-read*`, rules about writing `file-write*`, so a later one always beats an earlier one;
-only number 5 names single operations, and nothing is allowed after it.
-"""
+only number 5 names single operations, and nothing is allowed after it."""
 
 from __future__ import annotations
 
@@ -99,8 +98,7 @@ def list_file_rules(
 ) -> tuple[FileRule, ...]:
     """List the rules. `found` are the entries of `make_seatbelt_points`.
 
-    Raises `PolicyError` for what cannot be expressed.
-    """
+    Raises `PolicyError` for what cannot be expressed."""
     nodes = settle(found.entries)
     rules = _Rules([FileRule(True, (READ,), (), why="reading is open where nothing below closes it")])
     _add_points(rules, nodes, patterns)
@@ -146,8 +144,7 @@ def _add_points(rules: _Rules, nodes: list[MountNode], patterns: tuple[Pattern, 
 def _add_changed(rules: _Rules, state: _State, above: _State, match: Match, *, again: bool) -> list[tuple[bool, str]]:
     """Add the rules of a place whose access differs from the one above it.
 
-    `again`: repeat what is closed as above, because a pattern may have opened it.
-    """
+    `again`: repeat what is closed as above, because a pattern may have opened it."""
     stated = [
         (allow, operation)
         for operation, allow, before in ((READ, state.read, above.read), (WRITE, state.write, above.write))
@@ -167,8 +164,7 @@ def _patterns_below(
     """Repeat the patterns that the last rule has covered.
 
     Where two patterns meet, the one with more components is the more specific; `**` has no number of them, so there a
-    deny wins.
-    """
+    deny wins."""
     closed = node.write_denied or node.protected or bool(node.entry.marks & Mark.UNOPENABLE)
     found = [
         (pattern, glob)
@@ -215,8 +211,7 @@ def _protected(files: FilePolicy, place: Place, facts: Facts, nodes: list[MountN
 def _refused_instead_of_watched(found: PathTable, facts: Facts) -> Iterator[str]:
     """Return the names to refuse that Linux watches and moves aside afterwards.
 
-    A rule needs no placeholder. Of names that do harm only together, the one least likely to be wanted is enough.
-    """
+    A rule needs no placeholder. Of names that do harm only together, the one least likely to be wanted is enough."""
     # a way that ends early (`HEAD/refs` where `HEAD` is a file) says nothing about the place it ends at
     kinds = {resolved.real: resolved.kind for resolved in facts.paths.values() if not resolved.problem}
     for together in found.watched:

@@ -11,8 +11,7 @@ The patterns mean what `host.globs` makes of them on Linux:
 | everything else | itself | itself, escaped where it is special |
 
 A rule also covers what lies below a match, so an expression ends in `(/|$)`. Only constructs are used that mean the
-same to every engine: no `.`, no counts, no backslash in a class.
-"""
+same to every engine: no `.`, no counts, no backslash in a class."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ def quote(text: str) -> str:
 def fold(text: str) -> str:
     """Escape text in upper and lower case.
 
-    On a volume that does not tell them apart, an absent name could be made in another spelling.
-    """
+    On a volume that does not tell them apart, an absent name could be made in another spelling."""
     return "".join(f"[{c.lower()}{c.upper()}]" if c.isascii() and c.isalpha() else quote(c) for c in text)
 
 
@@ -49,8 +47,7 @@ class Glob:
     """A pattern below a literal directory.
 
     `base` (`/`, or without a trailing slash), then one expression per component, None for `**`. The last one is never
-    None: `x/**` is the directory `x`.
-    """
+    None: `x/**` is the directory `x`."""
 
     base: str
     parts: tuple[str | None, ...]
@@ -116,8 +113,7 @@ class Meeting:
     """The relation of a path to a pattern.
 
     `above`: the path lies below a match. `exact`: it is one. `below`: the parts of the pattern that can match strictly
-    below it, as patterns.
-    """
+    below it, as patterns."""
 
     above: bool
     exact: bool
@@ -127,8 +123,7 @@ class Meeting:
 def parse_glob(pattern: str) -> Glob:
     """Parse an absolute pattern of `policy.paths.rule_paths`.
 
-    Raises `PolicyError` for what cannot be expressed.
-    """
+    Raises `PolicyError` for what cannot be expressed."""
     beginning, parts = split_pattern(pattern)
     return Glob(beginning, tuple(_component(part, pattern) for part in parts))
 
@@ -176,8 +171,7 @@ def _class_end(part: str, start: int) -> int | None:
 def _class(inside: str, pattern: str) -> str:
     """Convert a bracket expression.
 
-    `]`, `[`, `^` and the backslash become alternatives outside the class: inside, engines read them differently.
-    """
+    `]`, `[`, `^` and the backslash become alternatives outside the class: inside, engines read them differently."""
     negated = inside.startswith("!")
     items = list(_class_items(inside[1:] if negated else inside))
     outside = [item for item in items if item in ("]", "[", "^", "\\", "-")]
@@ -270,8 +264,7 @@ def checked(expression: str, what: str) -> str:
 def alternatives(before: str, texts: Iterable[str], after: str) -> Iterator[str]:
     """Return expressions `before(a|b|…)after` of all texts, each short enough.
 
-    The texts are expressions. Raises `PolicyError` when a single one is too long.
-    """
+    The texts are expressions. Raises `PolicyError` when a single one is too long."""
     room = LONGEST - len((before + after + "()").encode("utf-8", "surrogateescape"))
     chunk: list[str] = []
     size = 0

@@ -1,8 +1,7 @@
 """The spellings of one path. Pure.
 
 `/tmp`, `/var` and `/etc` are links into `/private`, and the kernel compares real paths. Volumes keep the Unicode form
-in which a name was typed, which may differ from a rule's.
-"""
+in which a name was typed, which may differ from a rule's."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 No path, name or number of a policy is part of the text. Each is a parameter, handed to `sandbox-exec -D NAME=VALUE`, so
 no name of a directory can become a rule. The text begins with `deny default` and opens what the fixed rule files and
-the policy allow; closing rules follow the opening ones.
-"""
+the policy allow; closing rules follow the opening ones."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ MAC_CONTROL_SOCKETS = (
 class Profile:
     """The input of `sandbox-exec`.
 
-    Four parameters differ for each command and come with `arguments`.
-    """
+    Four parameters differ for each command and come with `arguments`."""
 
     text: str
     parameters: tuple[tuple[str, str], ...] = ()
@@ -44,8 +42,7 @@ class Profile:
     def arguments(self, *, tag: str, member: str, http_port: int, socks_port: int) -> tuple[str, ...]:
         """Return the options, without the command.
 
-        `tag` ends the log line of a refusal; `member` is the service name that identifies the sandbox's processes.
-        """
+        `tag` ends the log line of a refusal; `member` is the service name that identifies the sandbox's processes."""
         own = (
             ("TAG", tag),
             ("MEMBER", member),
@@ -98,8 +95,7 @@ def make_profile(
     """Make the profile.
 
     `read_file` returns fixed rules, `closed_sockets` are directories whose sockets no rule opens, `real` resolves the
-    path of a socket rule. Raises `PolicyError` for what Seatbelt cannot express.
-    """
+    path of a socket rule. Raises `PolicyError` for what Seatbelt cannot express."""
     text = _Text(read_file)
     text.file("base")
     text.file("proxies")

@@ -5,8 +5,7 @@ They are those of Linux, with two differences:
 - Patterns stay patterns. Only a match on the way to a literal path becomes an entry, so that the rule of the literal
   path comes in the right order (`spine`). A symlink that a pattern matches is followed: Seatbelt looks at real paths
   only, and its target need not match.
-- macOS has no private `/tmp`, `/dev` and `/proc`: the session's directory stays where it is.
-"""
+- macOS has no private `/tmp`, `/dev` and `/proc`: the session's directory stays where it is."""
 
 from __future__ import annotations
 
@@ -68,8 +67,7 @@ def make_seatbelt_points(
 ) -> PathTable:
     """Make the entries. Raises `PolicyError` for what cannot be enforced.
 
-    With `matches`, also of what the patterns match: for explanations, not for rules.
-    """
+    With `matches`, also of what the patterns match: for explanations, not for rules."""
     found = make_path_table(files, place, _without_linux(facts, place, matches))
     entries = found.entries
     for path in [path for path in entries if is_below(path, DEVICES) or is_below(path, PROCESSES)]:
@@ -89,8 +87,7 @@ def _without_linux(facts: Facts, place: Place, matches: bool) -> Facts:
     """Return the facts for macOS.
 
     `/tmp` inside is the session's directory itself. Of the matches only those remain that no expression finds: links,
-    and paths through a link behind the literal beginning.
-    """
+    and paths through a link behind the literal beginning."""
     globs = facts.globs
     if not matches:
         globs = {pattern: tuple(_through_links(pattern, found, facts)) for pattern, found in globs.items()}

@@ -1,0 +1,32 @@
+"""Words that hide who acts: an actor is a named role."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+HIDDEN = re.compile(r"\b(nobody|somebody|anybody|everybody|whoever|someone|anyone|everyone|ours)\b", re.IGNORECASE)
+NAMES = re.compile(r"dev\.sandboxd\.nobody")
+
+
+def texts() -> list[Path]:
+    """The code and the pages that are read first."""
+    folders = (("sandboxd", "*.py"), ("client", "*.py"), ("docs", "*.md"), ("vendor/seccomp", "*.[ch]"))
+    return [*ROOT.glob("*.md"), *(file for folder, kind in folders for file in (ROOT / folder).rglob(kind))]
+
+
+def test_actors_are_named_roles() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{number}: {line.strip()}"
+        for file in texts()
+        for number, line in enumerate(NAMES.sub("", file.read_text()).splitlines(), 1)
+        if HIDDEN.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_no_text_cites_a_document_that_is_elsewhere() -> None:
+    cited = re.compile(r"\bdesign \d")
+    found = [str(file.relative_to(ROOT)) for file in texts() if cited.search(file.read_text())]
+    assert not found, found
