@@ -355,7 +355,7 @@ if os.geteuid() == 0:
         manager.run("kill", "-STOP", str(second))
         wait_until(lambda: installation.pid() not in (0, second), "it was started again")
         assert installation.done("run", "--", "echo", "after") == "after\n"
-        assert f"{SERVICE}.d/watchdog.conf (yours)" in installation.done("service", "status")
+        assert f"{SERVICE}.d/watchdog.conf (of the user)" in installation.done("service", "status")
 
     @as_a_user
     def test_what_does_not_agree_is_said(installation: Installation) -> None:
@@ -453,4 +453,4 @@ if os.geteuid() == 0:
             env={"PATH": "/usr/bin:/bin", "SUDO_USER": "somebody", "HOME": "/root"},
             capture_output=True, text=True,
         )  # fmt: skip
-        assert sudo.returncode == 125 and "not that of somebody" in sudo.stderr, sudo
+        assert sudo.returncode == 125 and "not of somebody" in sudo.stderr, sudo
