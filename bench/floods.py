@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from bench.commands import TRUE
 from bench.flooding import ATTACKS, CLIENTS
@@ -74,14 +76,23 @@ def _flooding(bench: Bench, attack: str) -> Iterator[None]:
     flood = subprocess.Popen([*run, *nice], cwd=other, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert flood.stdout is not None
     try:
-        if flood.stdout.readline() != b"flooding\n":
+        if not flood.stdout.readline().endswith(b"flooding\n"):  # one attack writes before it
+            flood.kill()
             raise RuntimeError(f"the flood did not begin: {flood.wait()}")
+        threading.Thread(target=_drain, args=(flood.stdout,), name="drain", daemon=True).start()
         time.sleep(1.0)
         yield
     finally:
-        flood.stdout.close()
         flood.kill()
         flood.wait()
+        flood.stdout.close()
+
+
+def _drain(stream: IO[bytes]) -> None:
+    """Read the output of a flood, so that it goes on."""
+    with suppress(OSError, ValueError):  # closed at the end
+        while stream.read(1 << 16):
+            pass
 
 
 if __name__ == "__main__":
