@@ -1,4 +1,4 @@
-"""What one command or client can do to all others: each attack of `flooding`, and another session's `run -- true`."""
+"""Floods of one command or client, and another session's `run -- true` beside each."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""sandboxd: a per-user daemon that runs shell commands inside an operating-system sandbox."""
+"""A per-user daemon that runs shell commands in an operating-system sandbox."""
 
 __version__ = "0.1.0"

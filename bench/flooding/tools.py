@@ -1,4 +1,4 @@
-"""What the floods are made of.
+"""Parts of the floods.
 
 Standard library only: all of this runs inside a sandbox."""
 

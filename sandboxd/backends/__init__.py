@@ -1,1 +1,1 @@
-"""Back ends: from a Plan to what a platform's own tool is told. Pure text, but for network namespaces."""
+"""Back ends: a Plan becomes arguments or a profile for a platform's own tool."""

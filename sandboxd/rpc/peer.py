@@ -64,7 +64,7 @@ class MethodAccess(Enum):
 
 EVERYTHING = frozenset(MethodAccess)
 AGENT = frozenset({MethodAccess.ASK, MethodAccess.RUN})
-"""What the role `agent` keeps, and that for its own sessions only."""
+"""Powers of the role `agent`, for its own sessions only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from sandboxd.runtime.violations.violation_store import ViolationsRecord
 
 
 class PermissionMode(enum.StrEnum):
-    """How open decisions are answered: by the client, by a person, or by a denial."""
+    """The answer to open decisions: by the client, by a person, or by a denial."""
 
     OPEN = "open"
     PROMPT = "prompt"

@@ -33,7 +33,7 @@ class Overrides:
     granted_read: tuple[str, ...] = ()
     """Paths that a person granted."""
     grants: tuple[str, ...] = field(default=(), compare=False)
-    """Which grants these are of."""
+    """The session of these grants."""
 
     def __bool__(self) -> bool:
         callers = self.allow_domains or self.allow_write or self.allow_read or self.settings

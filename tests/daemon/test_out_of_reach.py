@@ -1,4 +1,4 @@
-"""What is the daemon's own cannot be read, written or called from inside a sandbox.
+"""The daemon's own files and sockets are out of reach inside a sandbox.
 
 Each refusal has a twin that shows the same thing works outside, or inside with something that is not the daemon's."""
 

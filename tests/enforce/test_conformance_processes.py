@@ -235,7 +235,7 @@ os._exit(0)
 
 
 def test_a_path_that_is_swapped_all_the_time_opens_nothing_closed(daemon: DaemonProcess) -> None:
-    """What was looked at may be another path by the time it is opened; mounts decide about what is opened."""
+    """A path may change between the look and the opening; mounts decide about what is opened."""
     closed = daemon.identity.write(daemon.identity.home / "closed", "old")
     assert attempt(daemon, SWAP, str(closed))["opened"] >= 3
     assert closed.read_text() == "old"

@@ -167,7 +167,7 @@ def _two_at_once(daemon: DaemonProcess) -> None:
 
 
 def test_caches_of_package_managers(daemon: DaemonProcess, identity: Identity) -> None:
-    """Who is refused hears of the preset, which works for who has no cache yet, and opens nothing else."""
+    """The hint of a refusal names the preset, which works without a cache and opens nothing else."""
     host(identity, PACKAGE)
     _, _, found = run(daemon, "mkdir -p ~/.npm/_cacache ~/.cargo/registry; mkdir -p ~/.cache/pip")
     for name in (".npm", ".cargo", ".cache"):

@@ -205,7 +205,7 @@ def test_a_repository_of_its_own_in_a_protected_place_is_a_project(lab: Lab) -> 
 
 
 def test_everything_denied_but_what_programs_need(lab: Lab) -> None:
-    """What the sandbox itself needs is there. With a network: test_field_messages."""
+    """The files that the sandbox itself needs are there. With a network: test_field_messages."""
     rules: Rules = {"deny_read": ["//"], "allow_read": ["/usr", "/lib", "/lib64", "/bin", "/etc", "."]}
     done = lab.run("cat /etc/hostname >/dev/null; echo $TMPDIR; echo x > $TMPDIR/y; cat /tmp/y; ls; touch z", **rules)
     assert done.ok and done.stdout.split()[1:] == ["x"], done

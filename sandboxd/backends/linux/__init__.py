@@ -1,1 +1,1 @@
-"""Linux: bubblewrap, the helper `apply-seccomp` as process 1, seccomp filters, and the bridge to the daemon."""
+"""Linux: bubblewrap, the helper as process 1, seccomp, Landlock and the bridge."""

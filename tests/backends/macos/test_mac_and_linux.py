@@ -85,7 +85,7 @@ def worlds(draw: st.DrawFn) -> tuple[FilePolicy, dict[str, str]]:
 @given(worlds())
 @example((FilePolicy(allow_write=rules(f"{PROJECT}/HEAD")), {f"{PROJECT}/HEAD": FILE}))
 def test_what_exists_is_decided_alike(world: tuple[FilePolicy, dict[str, str]]) -> None:
-    """What exists is decided alike."""
+    """Existing paths are decided alike."""
     files, host = world
     layout, mac = both(files, host)
     for path in host:

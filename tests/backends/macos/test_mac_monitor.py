@@ -152,7 +152,7 @@ async def test_it_comes_back_after_dying(stubs: MacStubs) -> None:
 
 
 async def test_a_silent_one_is_never_taken_for_running(stubs: MacStubs) -> None:
-    """And nobody waits for it."""
+    """No caller waits for it."""
     stubs.log_mode("silent")
     async with watched(stubs.log) as watching:
         await wait_until_async(lambda: bool(stubs.log_starts), "it was started")

@@ -29,7 +29,7 @@ PLAIN = compiled()
 
 
 def test_without_domains_there_is_no_network() -> None:
-    """What may be reached is the proxies' business; the profile never opens more."""
+    """The proxies decide what may be reached; the profile never opens more."""
     for network in (NetworkPolicy(), NetworkPolicy(allowed=()), NetworkPolicy(transparent=False)):
         made = compiled(network=network)
         assert not made.allows(connect("203.0.113.1", 443)) and not made.allows(LOOPBACK)

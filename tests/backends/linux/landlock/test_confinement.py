@@ -87,7 +87,7 @@ class TestRoots:
 
 
 class TestProbe:
-    """What a kernel promises is tried, and what does nothing is not used and said to be so."""
+    """A layer that the kernel promises is tried; one without effect is not used, and reported."""
 
     @pytest.mark.parametrize(
         ("answer", "reason"),
