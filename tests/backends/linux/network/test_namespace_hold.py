@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from sandboxd.backends.linux.network.netlink import Family
 from sandboxd.host.socket_files import find_sockets
 from support.namespaces import namespace_worker, network_namespace
 
+NS_GET_USERNS = 0xB701  # ioctl_ns(2)
 LOOPBACK = IPv4Address("127.0.0.1")
 ROUTES = Configure(netlink.everything_is_local((Family.V4,)), "add routes")
 
@@ -67,10 +69,12 @@ async def test_unix_sockets_that_were_bound_there_are_seen(inside: NamespaceHold
         "listening.bind('listening'); listening.listen(); bound.bind('bound')\n"
         "print(flush=True); sys.stdin.read()"
     )
-    enter = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{inside.fileno()}", sys.executable, "-c", code]
-    if os.geteuid() != 0:
-        pytest.skip("only root enters the namespace of a test")
+    owner = fcntl.ioctl(inside.fileno(), NS_GET_USERNS)  # an ordinary user enters through the owning user namespace
+    held = f"/proc/{os.getpid()}/fd"
+    enter = ["nsenter", f"--user={held}/{owner}", "--preserve-credentials", f"--net={held}/{inside.fileno()}"]
+    enter += [sys.executable, "-c", code]
     with (
+        os.fdopen(owner),
         subprocess.Popen(enter, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path) as server,
         socket.socket(socket.AF_UNIX) as outside,
     ):
