@@ -30,3 +30,15 @@ def test_no_text_cites_a_document_that_is_elsewhere() -> None:
     cited = re.compile(r"\bdesign \d")
     found = [str(file.relative_to(ROOT)) for file in texts() if cited.search(file.read_text())]
     assert not found, found
+
+
+def test_a_table_cell_holds_one_short_sentence() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{number}: {cell.strip()}"
+        for file in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if line.lstrip().startswith("|")
+        for cell in re.split(r"(?<!\\)\|", re.sub(r"`[^`]*`", "code", line).strip(" |"))
+        if len(cell.split()) > 25
+    ]
+    assert not found, "move all but one sentence below the table:\n" + "\n".join(found)

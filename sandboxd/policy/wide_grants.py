@@ -159,8 +159,7 @@ WIDE_GRANTS: Final = (
             "permissions.additionalDirectories",
             "sandbox.presets",
         ),
-        "the root, a home directory, the system, settings files; places that programs are started from (start-up files "
-        "of shells, `autostart`, `bin`, units, `/etc`); secrets; devices; also where a link leads or a pattern reaches",
+        "the root, a home directory, the system, settings files, places that programs are started from, secrets, devices",
         "programs outside the sandbox run or obey what is written there, or secrets are read",
         _paths,
     ),
