@@ -37,9 +37,11 @@ class Option:
         self.key = name.lstrip("-").replace("-", "_")
 
 
-HELP = Option("--help", "show this")
+HELP = Option("--help", "show this text")
 NO_AUTOSTART = Option("--no-autostart", "fail when no daemon answers, instead of starting one")
 JSON = Option("--json", "print JSON")
+CWD = Option("--cwd", "use the settings that apply in this directory", value="DIR")
+SESSION = Option("--session", "use the settings of this session", value="ID")
 
 
 class Parsed:

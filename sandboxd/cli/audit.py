@@ -18,11 +18,11 @@ from sandboxd.cli.output import fail, note
 from sandboxd.daemon.audit.audit_chain import default_path, records, verify
 from sandboxd_client import Client, SandboxdError
 
-FILE = Option("--file", "this log instead of the one that the settings name", value="FILE")
+FILE = Option("--file", "read this file instead of the log that the settings name", value="FILE")
 SHOW = (
-    Option("--since", "only from this time on: 2026-01-31, 2026-01-31T08:00, or 30m, 12h, 7d ago", value="TIME"),
-    Option("--command-id", "only what belongs to this command", value="ID"),
-    Option("--kind", "only lines of this kind: run, ended, violation, connection, answer, settings, …", value="KIND"),
+    Option("--since", "show lines from this time on: 2026-01-31, 2026-01-31T08:00, or 30m, 12h, 7d ago", value="TIME"),
+    Option("--command-id", "show lines of this command only", value="ID"),
+    Option("--kind", "show lines of this kind: run, ended, violation, connection, answer, settings, …", value="KIND"),
     FILE,
     JSON,
 )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, Parsed, parse
+from sandboxd.cli.arguments import CWD, JSON, NO_AUTOSTART, SESSION, Option, Parsed, parse
 from sandboxd.cli.daemon_client import client, no_words, print_json, show_help
 
 OPTIONS = (
-    Option("--exception", "a command that cannot work inside, and why", value="NAME[=WHY]", many=True),
-    Option("--cwd", "as seen from this directory", value="DIR"),
-    Option("--session", "in this session of the daemon", value="ID"),
+    Option("--exception", "name a command that cannot work inside, and why", value="NAME[=WHY]", many=True),
+    CWD,
+    SESSION,
     JSON,
     NO_AUTOSTART,
 )
@@ -19,7 +19,7 @@ OPTIONS = (
 
 def main(arguments: Sequence[str]) -> int:
     parsed = parse(arguments, OPTIONS)
-    if show_help(parsed, "describe [--json]", "The restrictions in words, as a model should be told them.", OPTIONS):
+    if show_help(parsed, "describe [--json]", "Print the restrictions in words, for the prompt of a model.", OPTIONS):
         return 0
     no_words(parsed)
     with client(parsed) as box:

@@ -6,15 +6,26 @@ import sys
 from collections.abc import Sequence
 from typing import cast
 
-from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, Parsed, UsageError, parse, suggestion, visible
+from sandboxd.cli.arguments import (
+    CWD,
+    JSON,
+    NO_AUTOSTART,
+    SESSION,
+    Option,
+    Parsed,
+    UsageError,
+    parse,
+    suggestion,
+    visible,
+)
 from sandboxd.cli.daemon_client import client, print_json, print_rows, reason_rows, show_help
 from sandboxd_client.wire.messages.policy import ExplainKind, ExplainResult
 
 SYNTAX = "explain (path P [--write] | host H[:PORT] | command TEXT | socket P) [--json]"
 OPTIONS = (
-    Option("--write", "may the path be written, rather than read"),
-    Option("--cwd", "as seen from this directory", value="DIR"),
-    Option("--session", "in this session of the daemon", value="ID"),
+    Option("--write", "ask about writing the path, not reading"),
+    CWD,
+    SESSION,
     JSON,
     NO_AUTOSTART,
 )
@@ -24,7 +35,7 @@ _VERDICTS = {"allow": "allowed", "ask": "asks first", "deny": "denied"}
 
 def main(arguments: Sequence[str]) -> int:
     parsed = parse(arguments, OPTIONS)
-    if show_help(parsed, SYNTAX, "Tell what the policy decides, and which rule of which file says so.", OPTIONS):
+    if show_help(parsed, SYNTAX, "Show a decision of the policy, with its rule and file.", OPTIONS):
         return 0
     kind, target = _question(parsed)
     with client(parsed) as box:

@@ -14,8 +14,8 @@ from sandboxd_client.wire.messages.violations import ViolationHappened, Violatio
 from sandboxd_client.wire.params import encode
 
 OPTIONS = (
-    Option("--follow", "go on, and print what is blocked as it happens (in a pipe: one JSON text a line)"),
-    Option("--session", "of this session only", value="ID"),
+    Option("--follow", "keep running, and print violations as they happen (in a pipe: one JSON text a line)"),
+    Option("--session", "list those of this session only", value="ID"),
     JSON,
     NO_AUTOSTART,
 )
@@ -23,7 +23,7 @@ OPTIONS = (
 
 def main(arguments: Sequence[str]) -> int:
     parsed = parse(arguments, OPTIONS)
-    if show_help(parsed, "violations [--follow] [--json] [--session ID]", "Tell what was blocked.", OPTIONS):
+    if show_help(parsed, "violations [--follow] [--json] [--session ID]", "List what was blocked.", OPTIONS):
         return 0
     no_words(parsed)
     session = parsed.get("session")

@@ -159,7 +159,7 @@ WIDE_GRANTS: Final = (
             "permissions.additionalDirectories",
             "sandbox.presets",
         ),
-        "the root, a home directory, the system, settings files, places that programs are started from, secrets, devices",
+        "the root, a home directory, the system, settings files, places that programs start from, secrets, devices",
         "programs outside the sandbox run or obey what is written there, or secrets are read",
         _paths,
     ),

@@ -17,7 +17,7 @@ ADVICE = "advice_"
 
 def main(arguments: Sequence[str]) -> int:
     parsed = parse(arguments, OPTIONS)
-    if show_help(parsed, "check [--json]", "Tell what this host can enforce.", OPTIONS):
+    if show_help(parsed, "check [--json]", "Check what this host can enforce.", OPTIONS):
         return 0
     no_words(parsed)
     with client(parsed) as box:

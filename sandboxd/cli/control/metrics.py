@@ -15,7 +15,7 @@ NOT_RUNNING = 1
 
 def main(arguments: Sequence[str]) -> int:
     parsed = parse(arguments, ())
-    if show_help(parsed, "metrics", "Print the figures of the daemon, in the text format of Prometheus.", ()):
+    if show_help(parsed, "metrics", "Print the metrics of the daemon, in the text format of Prometheus.", ()):
         return 0
     no_words(parsed)
     with Client(autostart=False) as box:

@@ -13,7 +13,7 @@ from sandboxd_client.starting import stop_daemon
 from sandboxd_client.wire.messages.status import StatusResult
 
 IN_PLACE_IMPOSSIBLE = frozenset({"restart_unsupported", "method_not_found"})
-SUMMARY = "Have the daemon go on in a new program, with everything it runs; start it when none runs."
+SUMMARY = "Replace the daemon by a new process; running commands go on. Starts a daemon when none runs."
 
 
 def main(arguments: Sequence[str]) -> int:

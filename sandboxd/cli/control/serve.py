@@ -17,19 +17,17 @@ from sandboxd_client.commands import absolute
 from sandboxd_client.connection import usable_path
 from sandboxd_client.errors import SandboxdError
 
-SYNTAX = (
-    "serve [--socket P] [--settings F] [--log-format console|json|journal] [--idle-exit SECONDS] [--resolve NAME=ADDR]…"
-)
+SYNTAX = "serve [OPTION…]"
 OPTIONS = (
-    Option("--socket", "listen here", value="PATH"),
-    Option("--settings", "a settings file that only managed settings can overrule", value="FILE"),
+    Option("--socket", "listen at this socket", value="PATH"),
+    Option("--settings", "add a settings file that only managed settings overrule", value="FILE"),
     Option(
         "--log-format",
-        "how to log (console on a terminal, journal below systemd, else json)",
+        "log as console (default on a terminal), journal (default under systemd) or json",
         value="FORMAT",
         only=("console", "json", "journal"),
     ),
-    Option("--idle-exit", "end when nothing has been in use for so many seconds", value="SECONDS"),
+    Option("--idle-exit", "end after so many seconds without use", value="SECONDS"),
     Option("--resolve", "pin a host name to an address", value="NAME=ADDR", many=True),
 )
 

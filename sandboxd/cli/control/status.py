@@ -21,7 +21,7 @@ SESSIONS_SHOWN = 10
 
 def main(arguments: Sequence[str]) -> int:
     parsed = parse(arguments, OPTIONS)
-    if show_help(parsed, "status [--json]", "Tell whether the daemon is running, and with what.", OPTIONS):
+    if show_help(parsed, "status [--json]", "Show the running daemon, its settings, sessions and layers.", OPTIONS):
         return 0
     no_words(parsed)
     with Client(autostart=False) as box:

@@ -28,31 +28,31 @@ OPTIONS = (
     Option("-c", "run this shell line", value="TEXT"),
     Option("--cwd", "run in this directory", value="DIR"),
     Option(
-        "--allow-domain", "a host the command may connect to, besides those of the settings", value="HOST", many=True
+        "--allow-domain", "let the command connect to this host, besides those of the settings", value="HOST", many=True
     ),
-    Option("--allow-write", "a path the command may write to, besides those of the settings", value="PATH", many=True),
-    Option("--allow-read", "a path the command may read although the settings deny it", value="PATH", many=True),
+    Option("--allow-write", "let the command write this path, besides those of the settings", value="PATH", many=True),
+    Option("--allow-read", "let the command read this path although the settings deny it", value="PATH", many=True),
     Option(
         "--publish",
         "let this machine reach a server in the sandbox: [HOST:]PORT[:INNER], or SOCKET:INNER for you alone",
         value="PORT",
         many=True,
     ),
-    Option("--settings", "a further settings file for this command: a path, or a NAME of --learn", value="FILE"),
+    Option("--settings", "add a settings file for this command: a path, or a NAME of --learn", value="FILE"),
     Option(
         "--ignore-unknown-restrictions",
         "run the command although a restriction in the settings is unknown and not enforced",
     ),
-    Option("--session", "run in this session of the daemon", value="ID"),
-    Option("--disable-sandbox", "ask for the command to run without a sandbox; a person must confirm it"),
+    Option("--session", "run in this session", value="ID"),
+    Option("--disable-sandbox", "request to run the command without a sandbox; a user must confirm it"),
     Option("--relay-stdio", "pass pipes in place of network sockets as standard streams, and copy the bytes"),
-    Option("--show-violations", "tell afterwards what was blocked"),
+    Option("--show-violations", "list afterwards what was blocked"),
     Option(
         "--learn",
-        "write the settings that would have let what was blocked pass: to this path, or a NAME for --settings NAME",
+        "write the settings that the command needed: to this path, or under a NAME for --settings NAME",
         value="FILE",
     ),
-    Option("--grace", f"seconds between a signal that ends and SIGKILL ({DEFAULT_GRACE_S:g})", value="SECONDS"),
+    Option("--grace", f"seconds between the first signal to end and SIGKILL ({DEFAULT_GRACE_S:g})", value="SECONDS"),
     NO_AUTOSTART,
 )
 _SUSPICIOUS = (1, output.NOT_RUN)  # failures of bubblewrap or the helper, or the command's status: the daemon knows

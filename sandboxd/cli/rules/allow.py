@@ -12,10 +12,10 @@ from sandboxd.cli.rules.local_settings import PROJECT, YES, announce, confirmed,
 from sandboxd_client import Change, Client, SandboxdError
 from sandboxd_client.wire.messages.policy import ExplainResult
 
-_CWD = Option("--cwd", "a relative path is below this directory", value="DIR")
-_REMOVE = Option("--remove", "take the rule away again")
-_READ = Option("--read", "allow reading inside a place that is denied, not writing")
-_ENDING = "It holds at once, for the network, and for files from the next command on."
+_CWD = Option("--cwd", "resolve a relative path in this directory", value="DIR")
+_REMOVE = Option("--remove", "remove the rule")
+_READ = Option("--read", "allow reading inside a denied directory, not writing")
+_ENDING = "A rule for the network holds at once, one for files from the next command on."
 
 # (verb, kind): the lists it is added to
 _LISTS = {
@@ -42,10 +42,10 @@ def change_rule(verb: str, arguments: Sequence[str], options: tuple[Option, ...]
     The opposite rule of the same words is removed from local settings. Rules of other files stay; a stronger one is
     reported."""
     parsed = parse(arguments, options)
-    opens = "let commands write a path, reach a host or use a Unix socket"
-    what = opens if verb == "allow" else "close a path, or a host"
+    opens = "Let commands write a path, reach a host or use a Unix socket"
+    what = opens if verb == "allow" else "Close a path, or a host"
     syntax = f"{verb} (path P | domain H{' | socket P' if verb == 'allow' else ''})"
-    if show_help(parsed, syntax, f"In your local settings, or the project's: {what}. {_ENDING}", options):
+    if show_help(parsed, syntax, f"{what}, by a rule in your local settings.\n\n{_ENDING}", options):
         return 0
     kind, *rest = [*parsed.words, *(parsed.command or ())] or [""]
     kinds = tuple(known for of, known in _LISTS if of == verb)

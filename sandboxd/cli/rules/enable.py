@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, parse
+from sandboxd.cli.arguments import CWD, JSON, NO_AUTOSTART, parse
 from sandboxd.cli.daemon_client import client, no_words, show_help
 from sandboxd.cli.rules.local_settings import YES, announce, confirmed
 from sandboxd_client import Change
 
-OPTIONS = (Option("--cwd", "as seen from this directory", value="DIR"), JSON, NO_AUTOSTART)
+OPTIONS = (CWD, JSON, NO_AUTOSTART)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, UsageError, parse, suggestion, visible
+from sandboxd.cli.arguments import CWD, JSON, NO_AUTOSTART, UsageError, parse, suggestion, visible
 from sandboxd.cli.daemon_client import client, print_json, show_help
 from sandboxd.cli.rules.local_settings import PROJECT, YES, announce, confirmed
 from sandboxd_client.wire.messages.settings import SettingValue
 
 SYNTAX = "exclude (add PATTERN | remove PATTERN | list)"
-SUMMARY = """Commands that run outside the sandbox: docker (with any arguments), 'git push:*', 'npm run build'.
+SUMMARY = """Choose commands that run outside the sandbox: docker (with any arguments), 'git push:*', 'npm run build'.
 
 A line runs outside only when every command in it is excluded and it has no redirection or substitution."""
-OPTIONS = (Option("--cwd", "as seen from this directory", value="DIR"), PROJECT, YES, JSON, NO_AUTOSTART)
+OPTIONS = (CWD, PROJECT, YES, JSON, NO_AUTOSTART)
 _ACTIONS = ("add", "remove", "list")
 KEY = "sandbox.excludedCommands"
 

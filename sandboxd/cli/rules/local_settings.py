@@ -15,7 +15,7 @@ from sandboxd_client import RpcError
 from sandboxd_client.wire.messages.settings import SettingsUpdateResult
 
 _SPECIAL = "*?["
-PROJECT = Option("--project", "in the settings of the project in this directory (--cwd), not in your own")
+PROJECT = Option("--project", "change the settings of the project in this directory (--cwd), not your own")
 
 
 def parse_value(text: str) -> Any:
@@ -43,7 +43,7 @@ def is_pattern(text: str) -> bool:
     return any(c in text for c in _SPECIAL)
 
 
-YES = Option("--yes", "confirm a rule that allows a great deal, without a question")
+YES = Option("--yes", "confirm a wide rule without a question")
 
 
 def confirmed(parsed: Parsed, change: Callable[[bool], SettingsUpdateResult]) -> SettingsUpdateResult:

@@ -5,7 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, Parsed, UsageError, parse, suggestion, visible
+from sandboxd.cli.arguments import (
+    CWD,
+    JSON,
+    NO_AUTOSTART,
+    SESSION,
+    Option,
+    Parsed,
+    UsageError,
+    parse,
+    suggestion,
+    visible,
+)
 from sandboxd.cli.daemon_client import as_text, client, print_json, show_help
 from sandboxd.cli.output import USAGE, fail
 from sandboxd.cli.rules import settings_files
@@ -16,16 +27,16 @@ from sandboxd_client.wire.messages.settings import SettingsGetResult, SettingsLo
 SYNTAX = "settings (show [KEY] | lint [FILE…] | set KEY VALUE | unset KEY | schema)"
 SUMMARY = """Show effective settings with their origins, check settings files, and change your own.
 
-  show [KEY]      effective values, each with its file and line; ignored and locked ones are marked
-  lint [FILE…]    errors and warnings with file and line; exit status 1 when there are any.
+  show [KEY]      print effective values with file and line; ignored and locked ones are marked
+  lint [FILE…]    print errors and warnings with file and line; exit status 1 when there are any.
                   Needs no daemon. Without FILE: the files in force in this directory
-  set KEY VALUE   a value (JSON, or plain text) in your local settings
-  unset KEY       take a key out of your local settings
-  schema          the JSON Schema of a settings file, for editors"""
+  set KEY VALUE   write a value (JSON, or plain text) to your local settings
+  unset KEY       remove a key from your local settings
+  schema          print the JSON Schema of a settings file, for editors"""
 OPTIONS = (
     Option("--as", "lint: check FILE as this source", value="SOURCE", only=settings_files.SOURCES),
-    Option("--cwd", "as seen from this directory", value="DIR"),
-    Option("--session", "in this session of the daemon", value="ID"),
+    CWD,
+    SESSION,
     YES,
     JSON,
     NO_AUTOSTART,

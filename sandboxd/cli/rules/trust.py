@@ -14,13 +14,13 @@ from sandboxd_client.wire.messages.settings import SettingsTrustResult, TrustFil
 
 SYNTAX = "trust [DIR | FILE]"
 SUMMARY = """Let the settings files of a project (.claude/settings.json and settings.local.json) widen what commands may
-do. Shows every line that would, and asks. Only this exact content is trusted: a changed file only tightens.
+do. Shows every line that would widen it, and asks. Only this exact content is trusted: a changed file only tightens.
 
-DIR is this directory when it is not given. FILE is a settings file that is named on command lines (run --settings)."""
+DIR defaults to the current directory. FILE is a settings file for `sandboxd run --settings`."""
 OPTIONS = (
-    Option("--yes", "do not ask: for scripts"),
-    Option("--list", "what is trusted"),
-    Option("--remove", "trust it no longer"),
+    Option("--yes", "trust without a question, for scripts"),
+    Option("--list", "list what is trusted"),
+    Option("--remove", "revoke the trust"),
     JSON,
     NO_AUTOSTART,
 )

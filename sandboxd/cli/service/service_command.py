@@ -11,7 +11,7 @@ from sandboxd.cli.output import fail
 
 SYNTAX = "service (install [--now] | uninstall | status)"
 SUMMARY = "Let the system start the daemon: at the first connection, and after a failure."
-NOW = Option("--now", "install: start it now, not only at the next login")
+NOW = Option("--now", "install: start the daemon now, not only at the next login")
 ACTIONS = ("install", "uninstall", "status")
 
 
