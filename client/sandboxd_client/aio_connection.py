@@ -8,22 +8,19 @@ import os
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from sandboxd_client.answers import Notification, notification_record, result_record
-from sandboxd_client.connection import refusal, request, result_of, usable_path
+from sandboxd_client.completed import Completed
+from sandboxd_client.connection import Message, refusal, request, result_of, usable_path
 from sandboxd_client.errors import ConnectionLost, DaemonTimeout, SandboxdError, error_of_reply
 from sandboxd_client.sharing import NOTIFICATIONS_KEPT
 from sandboxd_client.starting import connect_in_role
 from sandboxd_client.wire.framing import FrameError, JsonTextError, LineDecoder
 from sandboxd_client.wire.jsontext import loads
+from sandboxd_client.wire.messages.hello import Role
+from sandboxd_client.wire.messages.methods import Method
 from sandboxd_client.wire.params import encode_params
-
-if TYPE_CHECKING:
-    from sandboxd_client.completed import Completed
-    from sandboxd_client.connection import Message
-    from sandboxd_client.wire.messages.hello import Role
-    from sandboxd_client.wire.messages.methods import Method
 
 P = TypeVar("P")
 R = TypeVar("R")

@@ -10,9 +10,10 @@ import locale
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sandboxd_client import processes
+from sandboxd_client.aio_rpc import AsyncRpcMethods
 from sandboxd_client.completed import Completed
 from sandboxd_client.errors import SandboxdError
 from sandboxd_client.launching import (
@@ -28,13 +29,10 @@ from sandboxd_client.launching import (
     spawn_error,
 )
 from sandboxd_client.override import launch_outside, question, with_answer
+from sandboxd_client.relay import Relay
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.violations import ViolationRecord
 from sandboxd_client.wire.messages.wrap import WrapOutcomeResult, WrapResult
-
-if TYPE_CHECKING:
-    from sandboxd_client.aio_rpc import AsyncRpcMethods
-    from sandboxd_client.relay import Relay
 
 _AFTER_KILL_S = 2.0
 _CHUNK = 65536

@@ -5,14 +5,12 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sandboxd_client.launching import Launch
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.violations import ViolationRecord
 from sandboxd_client.wire.messages.wrap import WrapOutcomeResult, WrapResult
-
-if TYPE_CHECKING:
-    from sandboxd_client.launching import Launch
 
 
 class Completed(subprocess.CompletedProcess[Any]):

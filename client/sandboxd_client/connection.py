@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     Message = dict[str, Any]
+else:
+    Message = dict
 
 _CHUNK = 65536
 _SO_PEERCRED = 17

@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sandboxd_client.commands import absolute
 from sandboxd_client.completed import Completed, Override
 from sandboxd_client.errors import SandboxdError
 from sandboxd_client.launching import Command, Launch, approved_launch, command_line
-
-if TYPE_CHECKING:
-    from sandboxd_client.wire.messages.prompts import PermissionRequestResult
+from sandboxd_client.wire.messages.prompts import PermissionRequestResult
 
 
 def wants_question(options: Mapping[str, Any]) -> bool:

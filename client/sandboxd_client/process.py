@@ -6,7 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from sandboxd_client import processes
 from sandboxd_client.completed import Completed
@@ -24,13 +24,11 @@ from sandboxd_client.launching import (
     spawn_error,
 )
 from sandboxd_client.override import launch_outside, question, with_answer
+from sandboxd_client.relay import Relay
+from sandboxd_client.rpc import RpcMethods
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.violations import ViolationRecord
 from sandboxd_client.wire.messages.wrap import WrapOutcomeResult, WrapResult
-
-if TYPE_CHECKING:
-    from sandboxd_client.relay import Relay
-    from sandboxd_client.rpc import RpcMethods
 
 _AFTER_KILL_S = 2.0
 

@@ -10,7 +10,7 @@ from sandboxd.app.platform import ExplainingPlanner, Platform
 from sandboxd.daemon.metrics import Metrics
 from sandboxd.daemon.policy_queries import ExplainPath, ExplainSocket
 from sandboxd.plan.request import Place
-from sandboxd.policy.decision import Decision
+from sandboxd.policy.decision import Decision, PermissionMode
 from sandboxd.policy.hosts.parent_proxies import EnvironmentProxies
 from sandboxd.policy.model import Policy
 from sandboxd.proxy.dial import Dialer, PinnedResolver
@@ -26,7 +26,6 @@ from sandboxd.runtime.events import Connected, Disconnected, Event, Events, RunE
 from sandboxd.runtime.prompts.connection_prompts import asking
 from sandboxd.runtime.prompts.open_prompts import Prompts
 from sandboxd.runtime.session import SandboxSession
-from sandboxd.runtime.session_records import PermissionMode
 from sandboxd.runtime.temporary_directories import TemporaryRoot
 
 

@@ -11,12 +11,12 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from structlog.typing import FilteringBoundLogger
 
 from sandboxd import __version__
 from sandboxd.app.platform import LaunchHandover
+from sandboxd.backends.base import SandboxNetwork
 from sandboxd.daemon.permissions import PermissionQueries
 from sandboxd.daemon.policies import Policies
 from sandboxd.daemon.restart.crash_store import CrashStore
@@ -39,9 +39,6 @@ from sandboxd.runtime.session_records import SessionState, joined
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.temporary_directories import TemporaryRecord, TemporaryRoot
 from sandboxd.runtime.violations.violation_store import FeedRecord, ViolationFeed
-
-if TYPE_CHECKING:
-    from sandboxd.backends.base import SandboxNetwork
 
 SETTLING_S = 0.4
 """Seconds that unfinished work may take before it is cut."""

@@ -23,7 +23,6 @@ from sandboxd.backends.linux.landlock.landlock_probe import find_landlock
 from sandboxd.backends.linux.network.capture import Reach
 from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
 from sandboxd.backends.linux.network.unix_sockets import with_names
-from sandboxd.daemon.state import Step
 from sandboxd.errors import HostError
 from sandboxd.handover.document import Outgoing
 from sandboxd.host.fact_source import HostFacts
@@ -109,7 +108,7 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
         state_log.now("sandboxes are weaker than usual (enableWeakerNestedSandbox)", because)
         return LinuxTools(helper, bwrap.path, True, unwatched or closed_memory(), unbounded, landlock)
 
-    async def steps() -> Sequence[Step]:
+    async def steps() -> Sequence[CheckStep]:
         configured = context.policy().platform.bwrap_path
         found = await asyncio.to_thread(check_host, strict, weaker, PROBE_PARTS, configured, search_path, writable())
         with contextlib.suppress(HostError):  # the steps report the reason

@@ -15,10 +15,11 @@ from sandboxd.backends.macos.backend import MacosTools, SeatbeltBackend
 from sandboxd.backends.macos.members import Members, SeatbeltMembers, end_members
 from sandboxd.backends.macos.monitor import LogMonitor, MonitorState, MonitorStatus, stream_command
 from sandboxd.backends.macos.planner import SeatbeltPlanner
-from sandboxd.backends.macos.probe import SANDBOX_EXEC, SeatbeltCheckStep, SeatbeltProbe
+from sandboxd.backends.macos.probe import SANDBOX_EXEC, SeatbeltProbe, try_sandbox
 from sandboxd.backends.macos.reception import Reception
 from sandboxd.errors import HostError
 from sandboxd.host.fact_source import HostFacts
+from sandboxd.host.features import CheckStep
 from sandboxd.rpc.peer import Identity, identify
 
 SUPERVISOR = os.path.abspath(supervise.__file__)
@@ -59,8 +60,8 @@ async def macos_platform(context: BackendContext, parts: MacosDependencies | Non
         if status:
             await monitor.settle(ticket, SETTLE_S)
 
-    async def steps() -> Sequence[SeatbeltCheckStep]:
-        return (*await probe.steps(), monitor_step(monitor.status))
+    async def steps() -> Sequence[CheckStep]:
+        return (await sandbox_step(parts.sandbox_exec), monitor_step(monitor.status))
 
     facts = HostFacts()
     paths = own_code()
@@ -88,14 +89,22 @@ async def macos_platform(context: BackendContext, parts: MacosDependencies | Non
         )
 
 
-def monitor_step(status: MonitorStatus) -> SeatbeltCheckStep:
+async def sandbox_step(sandbox_exec: str) -> CheckStep:
+    """Start a sandbox anew, and report whether it holds."""
+    try:
+        await try_sandbox(sandbox_exec)
+    except HostError as error:
+        return CheckStep("sandbox", False, error.message, error.hint, slug=error.slug)
+    return CheckStep("sandbox", True, f"{sandbox_exec} starts a sandbox, and it refuses what it should")
+
+
+def monitor_step(status: MonitorStatus) -> CheckStep:
     """Report the log monitor. Without it refusals hold, but are not reported."""
     if status.state is MonitorState.RUNNING:
         detail = f"the system's log is read: {status.refusals} refusals since the daemon began, {status.noise} of noise"
-        return SeatbeltCheckStep("violation log", True, detail)
-    return SeatbeltCheckStep(
-        "violation log", False, _reason(status), "refusals hold all the same; see docs/macos.md", "log_unavailable"
-    )
+        return CheckStep("violation log", True, detail)
+    remedy = "refusals hold all the same; see docs/macos.md"
+    return CheckStep("violation log", False, _reason(status), remedy, required=False, slug="log_unavailable")
 
 
 def monitor_warnings(status: MonitorStatus) -> tuple[str, ...]:

@@ -10,8 +10,8 @@ from typing import Protocol
 from structlog.typing import FilteringBoundLogger
 
 from sandboxd.backends.base import Backend
-from sandboxd.daemon.state import Step
 from sandboxd.handover.document import Incoming, Outgoing
+from sandboxd.host.features import CheckStep
 from sandboxd.plan.host_facts import SocketsAtStart
 from sandboxd.plan.request import Place
 from sandboxd.policy.decision import Decision
@@ -62,7 +62,7 @@ class Platform:
 
     backend: Backend
     planner: ExplainingPlanner
-    steps: Callable[[], Awaitable[Sequence[Step]]]
+    steps: Callable[[], Awaitable[Sequence[CheckStep]]]
     layers: Callable[[], tuple[str, ...]]
     daemon_paths: Callable[[], tuple[str, ...]] = tuple
     """Files that the daemon executes and imports, which no sandbox may write."""

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from sandboxd.plan.host_facts import SocketFile
+from sandboxd.plan.plan import Plan
 from sandboxd.policy.hosts.host_patterns import IPAddress
 from sandboxd.policy.violation import DenialEvent
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sandboxd.plan.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

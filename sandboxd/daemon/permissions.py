@@ -6,14 +6,16 @@ sandbox always needs a prompt: no rule or setting permits it."""
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from sandboxd.daemon.policies import Policies
+from sandboxd.daemon.policy_queries import PolicyQueries
 from sandboxd.daemon.settings.local_edits import change_of, change_settings
-from sandboxd.daemon.settings.trusting import TRUST_KEY
+from sandboxd.daemon.settings.trusting import TRUST_KEY, Trusting
 from sandboxd.errors import CallerError
 from sandboxd.policy.commands.command_decisions import why_sandboxed
-from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.decision import Behavior, Decision, PermissionMode, Reason
 from sandboxd.policy.display import LONGEST, neutralise
 from sandboxd.policy.hosts.host_decisions import decide_host
 from sandboxd.policy.hosts.host_patterns import parse_host
@@ -31,16 +33,8 @@ from sandboxd.runtime.prompts.prompt_records import (
     UserAnswer,
 )
 from sandboxd.runtime.session import SandboxSession
-from sandboxd.runtime.session_records import PermissionMode
+from sandboxd.runtime.sessions import Sessions
 from sandboxd.settings.files.trust import real_path
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sandboxd.daemon.policies import Policies
-    from sandboxd.daemon.policy_queries import PolicyQueries
-    from sandboxd.daemon.settings.trusting import Trusting
-    from sandboxd.runtime.sessions import Sessions
 
 __all__ = [
     "Asked",

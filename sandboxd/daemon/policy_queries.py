@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from sandboxd.backends.base import Backend
+from sandboxd.daemon.policies import Policies
 from sandboxd.daemon.program_paths import ProgramPaths
 from sandboxd.errors import CallerError, HostError, PolicyError
 from sandboxd.policy.commands.command_decisions import CommandDecision, decide_command
@@ -13,16 +16,10 @@ from sandboxd.policy.commands.command_patterns import parse_command_pattern
 from sandboxd.policy.commands.wide_programs import runs_others
 from sandboxd.policy.decision import Decision, Reason
 from sandboxd.policy.explain.explanation import explain_command, explain_host
+from sandboxd.policy.model import Policy
 from sandboxd.proxy.own_addresses import OwnAddresses
+from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from sandboxd.backends.base import Backend
-    from sandboxd.daemon.policies import Policies
-    from sandboxd.policy.model import Policy
-    from sandboxd.runtime.sessions import Sessions
 
 
 class ExplainPath(Protocol):

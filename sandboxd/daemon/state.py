@@ -6,50 +6,32 @@ import contextlib
 import os
 import stat
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
 
+from sandboxd.backends.base import Backend
+from sandboxd.daemon.audit.audit_recorder import AuditRecorder
+from sandboxd.daemon.lifecycle import StopRequest
+from sandboxd.daemon.metrics import Metrics
+from sandboxd.daemon.permissions import PermissionQueries
+from sandboxd.daemon.policies import Policies
+from sandboxd.daemon.policy_queries import PolicyQueries
+from sandboxd.daemon.restart.restarting import Restarted, Restarting
+from sandboxd.daemon.settings.reload import Reloading
 from sandboxd.daemon.settings.settings_notices import SettingsNotices
+from sandboxd.daemon.settings.subscriptions import SettingsSubscriptions
+from sandboxd.daemon.settings.trusting import Trusting
 from sandboxd.daemon.startup import StartUp
+from sandboxd.daemon.violation_queries import ViolationQueries
 from sandboxd.errors import CallerError, HostError
+from sandboxd.handover.document import Outgoing
+from sandboxd.host.features import CheckStep
 from sandboxd.host.resolve import NullNameRecorder, resolve
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.hosts.egress import actual_layers, describe_egress
 from sandboxd.policy.hosts.parent_proxies import NO_PROXIES, EnvironmentProxies
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from sandboxd.backends.base import Backend
-    from sandboxd.daemon.audit.audit_recorder import AuditRecorder
-    from sandboxd.daemon.lifecycle import StopRequest
-    from sandboxd.daemon.metrics import Metrics
-    from sandboxd.daemon.permissions import PermissionQueries
-    from sandboxd.daemon.policies import Policies
-    from sandboxd.daemon.policy_queries import PolicyQueries
-    from sandboxd.daemon.restart.restarting import Restarted, Restarting
-    from sandboxd.daemon.settings.reload import Reloading
-    from sandboxd.daemon.settings.subscriptions import SettingsSubscriptions
-    from sandboxd.daemon.settings.trusting import Trusting
-    from sandboxd.daemon.violation_queries import ViolationQueries
-    from sandboxd.handover.document import Outgoing
-    from sandboxd.runtime.events import Events
-    from sandboxd.runtime.sessions import Sessions
-
-
-class Step(Protocol):
-    """Step of the check: name, result, detail, and the remedy of a failure."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def ok(self) -> bool: ...
-    @property
-    def detail(self) -> str: ...
-    @property
-    def remedy(self) -> str: ...
-    @property
-    def slug(self) -> str: ...
+from sandboxd.runtime.events import Events
+from sandboxd.runtime.sessions import Sessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +39,7 @@ class CheckReport:
     """Result; with `ok` a sandbox can start, and failed steps are missing layers."""
 
     ok: bool
-    steps: tuple[Step, ...]
+    steps: tuple[CheckStep, ...]
     layers: tuple[str, ...]
 
 
@@ -78,7 +60,7 @@ class Daemon:
     events: Events
     audit: AuditRecorder
     metrics: Metrics
-    steps: Callable[[], Awaitable[Sequence[Step]]]
+    steps: Callable[[], Awaitable[Sequence[CheckStep]]]
     """Try everything that a sandbox needs on this host."""
     layers: Callable[[], tuple[str, ...]]
     """Return the layers of a command wrapped now."""

@@ -6,14 +6,11 @@ import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from sandboxd.daemon.state import Daemon
 from sandboxd.policy.explain.suggestions import Lesson, TargetState, learn
 from sandboxd.policy.violation import Violation, ViolationKind
-
-if TYPE_CHECKING:
-    from sandboxd.daemon.state import Daemon
-    from sandboxd.runtime.command import Command
+from sandboxd.runtime.command import Command
 
 __all__ = ["Lesson", "learn_from"]
 

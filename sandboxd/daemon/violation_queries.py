@@ -7,14 +7,11 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sandboxd.policy.explain.annotation import annotate, strip
 from sandboxd.policy.violation import Violation
+from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.violations.violation_store import Cleared, Tell, ViolationFeed, ViolationStore
-
-if TYPE_CHECKING:
-    from sandboxd.runtime.sessions import Sessions
 
 __all__ = ["Cleared", "ViolationQueries", "ViolationSnapshot"]
 

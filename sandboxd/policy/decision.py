@@ -8,6 +8,16 @@ from enum import StrEnum
 from sandboxd.settings.origins import Origin
 
 
+class PermissionMode(StrEnum):
+    """Treatment of open decisions in a session; explicit ask and deny rules always hold."""
+
+    OPEN = "open"
+    """The client decides: commands that no rule allows run without a prompt."""
+    PROMPT = "prompt"
+    NONE = "none"
+    """Every one is denied."""
+
+
 class Behavior(StrEnum):
     """The answer of a decision."""
 

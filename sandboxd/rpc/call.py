@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from sandboxd.daemon.state import Daemon
 from sandboxd.errors import CallerError
 from sandboxd.host.resolve import NullNameRecorder, resolve
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.paths.wide_places import why_wide_project
 from sandboxd.rpc.peer import Caller, MethodAccess
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sandboxd.daemon.state import Daemon
 
 
 class ConnectedClient(Protocol):

@@ -13,12 +13,9 @@ import asyncio
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from sandboxd.rpc.call import MethodCall
 from sandboxd.rpc.peer import Caller, start_time
-
-if TYPE_CHECKING:
-    from sandboxd.rpc.call import MethodCall
 
 MOST = 100
 """Variables that rules may mention. A project may have sent thousands of them."""

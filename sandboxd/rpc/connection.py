@@ -20,26 +20,21 @@ import os
 import select
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
+
+from structlog.typing import FilteringBoundLogger
 
 from sandboxd.errors import CallerError
 from sandboxd.handover.record import Descriptor
 from sandboxd.proxy.fair_share import STEP, Share
-from sandboxd.rpc.dispatch import PATIENT, answer_to
-from sandboxd.rpc.jsonrpc import DEEPEST, error_message, is_response, is_too_deep
+from sandboxd.rpc.dispatch import PATIENT, Dispatcher, answer_to
+from sandboxd.rpc.jsonrpc import DEEPEST, Json, error_message, is_response, is_too_deep
 from sandboxd.rpc.peer import AGENT, Caller
 from sandboxd_client.wire import codes
 from sandboxd_client.wire.framing import FrameError, JsonTextError, LineDecoder, encode_line
 from sandboxd_client.wire.jsontext import loads
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from structlog.typing import FilteringBoundLogger
-
-    from sandboxd.rpc.dispatch import Dispatcher
-    from sandboxd.rpc.jsonrpc import Json
 
 MOST_IN_FLIGHT = 64
 MOST_SIZE_IN_FLIGHT = 1 << 20

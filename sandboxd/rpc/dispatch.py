@@ -6,8 +6,12 @@ No socket here: `Dispatcher.respond` takes a decoded message and returns the ans
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from structlog.typing import FilteringBoundLogger
+
+from sandboxd.daemon.state import Daemon
 from sandboxd.errors import CallerError, DaemonError, HostError, InternalError, LaunchError, PolicyError, SettingsError
 from sandboxd.policy.display import neutralise
 from sandboxd.proxy.fair_share import Share
@@ -27,21 +31,13 @@ from sandboxd.rpc.handlers import (
     violations,
     wrap,
 )
-from sandboxd.rpc.jsonrpc import Json, Methods, failure, respond, success
+from sandboxd.rpc.jsonrpc import Json, Methods, Result, failure, respond, success
 from sandboxd.rpc.peer import MethodAccess
 from sandboxd.rpc.shares import charged, heavy
 from sandboxd.runtime.events import Controlled
 from sandboxd_client.wire import codes
 from sandboxd_client.wire.messages import methods as wire
 from sandboxd_client.wire.params import ParamsError, decode, encode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from jsonrpcserver import Result
-    from structlog.typing import FilteringBoundLogger
-
-    from sandboxd.daemon.state import Daemon
 
 ASK, RUN, ANSWER, CONTROL = MethodAccess.ASK, MethodAccess.RUN, MethodAccess.ANSWER, MethodAccess.CONTROL
 

@@ -21,7 +21,8 @@ from sandboxd_client.wire import codes
 with warnings.catch_warnings():
     # It reads its schema file with importlib.resources.read_text, deprecated in Python 3.11 and back for good in 3.13.
     warnings.simplefilter("ignore", DeprecationWarning)
-    from jsonrpcserver import Error, Result, Success, async_dispatch_to_serializable
+    from jsonrpcserver import Error, Success, async_dispatch_to_serializable
+    from jsonrpcserver import Result as Result
 
 MOST_IN_BATCH = 256
 DEEPEST = 64

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from sandboxd.policy.decision import Decision
+from sandboxd.policy.violation import Violation
+from sandboxd.settings.origins import Origin
 from sandboxd_client.wire.messages.decisions import ReasonRecord
 from sandboxd_client.wire.messages.origins import OriginRecord
 from sandboxd_client.wire.messages.violations import ViolationRecord
-
-if TYPE_CHECKING:
-    from sandboxd.policy.decision import Decision
-    from sandboxd.policy.violation import Violation
-    from sandboxd.settings.origins import Origin
 
 
 def origin_record(origin: Origin) -> OriginRecord:

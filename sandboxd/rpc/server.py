@@ -10,23 +10,18 @@ import contextlib
 import os
 import socket
 import time
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable
 from weakref import WeakValueDictionary
+
+from structlog.typing import FilteringBoundLogger
 
 from sandboxd.errors import CallerError
 from sandboxd.proxy.fair_share import CONNECTION, Share, Turns
 from sandboxd.rpc.connection import ConnectionRecord, Held, RpcConnection
-from sandboxd.rpc.peer import Identity, identify
+from sandboxd.rpc.dispatch import Dispatcher
+from sandboxd.rpc.peer import Caller, Identity, identify
 from sandboxd.rpc.shares import BUDGET, ClientShare
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from structlog.typing import FilteringBoundLogger
-
-    from sandboxd.rpc.dispatch import Dispatcher
-    from sandboxd.rpc.peer import Caller
-    from sandboxd.rpc.socket import ListeningSocket
+from sandboxd.rpc.socket import ListeningSocket
 
 GRACE_S = 2.0
 """How long calls in flight may take when the daemon stops."""

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sandboxd.policy.decision import PermissionMode
 from sandboxd.runtime.command_record import CommandRecord
 from sandboxd.runtime.prompts.grants import GrantsRecord
 from sandboxd.runtime.violations.violation_store import ViolationsRecord
-
-
-class PermissionMode(enum.StrEnum):
-    """The answer to open decisions: by the client, by a person, or by a denial."""
-
-    OPEN = "open"
-    PROMPT = "prompt"
-    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)

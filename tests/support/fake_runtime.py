@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from sandboxd.app.platform import BackendContext, Platform
 from sandboxd.backends.base import LaunchSpec, Observer
 from sandboxd.errors import CallerError, HostError, PolicyError
+from sandboxd.host.features import CheckStep
 from sandboxd.plan.environment import EnvironmentChange
 from sandboxd.plan.filesystem.attribution import Attribution
 from sandboxd.plan.filesystem.mounts import FileView
@@ -51,15 +52,6 @@ class FakeHandle:
     def kill(self) -> None:
         self.log.append("kill")
         self.end(137)
-
-
-@dataclass(frozen=True, slots=True)
-class FakeStep:
-    name: str
-    ok: bool
-    detail: str = ""
-    remedy: str = ""
-    slug: str = ""
 
 
 class FakeBackend:
@@ -130,9 +122,9 @@ class FakeMachine:
     def __init__(self) -> None:
         self.backend = FakeBackend()
         self.planner = FakePlanner()
-        self.steps = [FakeStep("kernel", True, "fine"), FakeStep("capture", False, "no nftables", "load nf_tables")]
+        self.steps = [CheckStep("kernel", True, "fine"), CheckStep("capture", False, "no nftables", "load nf_tables")]
 
-    async def check(self) -> list[FakeStep]:
+    async def check(self) -> list[CheckStep]:
         return self.steps
 
     @property

@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sandboxd.backends.macos.seatbelt.path_spellings import real_spelling
 from sandboxd.backends.macos.spawning import PIPE, end, spawn
@@ -20,17 +18,6 @@ TIMEOUT_S = 20.0
 _PROFILE = '(version 1) (allow default) (deny file-write* (subpath (param "D")))'
 _PATH = "/usr/bin:/bin"
 _LAST_WORDS = 300
-
-
-@dataclass(frozen=True, slots=True)
-class SeatbeltCheckStep:
-    """See `daemon.state.Step`."""
-
-    name: str
-    ok: bool
-    detail: str
-    remedy: str = ""
-    slug: str = ""
 
 
 class SeatbeltProbe:
@@ -49,16 +36,6 @@ class SeatbeltProbe:
             if not self._good:
                 await try_sandbox(self.sandbox_exec)
                 self._good = True
-
-    async def steps(self) -> Sequence[SeatbeltCheckStep]:
-        """Return fresh steps for `check`."""
-        try:
-            await try_sandbox(self.sandbox_exec)
-        except HostError as error:
-            return (SeatbeltCheckStep("sandbox", False, error.message, error.hint, error.slug),)
-        return (
-            SeatbeltCheckStep("sandbox", True, f"{self.sandbox_exec} starts a sandbox, and it refuses what it should"),
-        )
 
 
 async def try_sandbox(sandbox_exec: str) -> None:

@@ -22,7 +22,5 @@ def main(arguments: Sequence[str]) -> int:
         try:
             sys.stdout.write(box.metrics().text)
         except DaemonNotRunning:
-            return fail(
-                "no daemon is running", "start one with `sandboxd service install --now`", NOT_RUNNING
-            )
+            return fail("no daemon is running", "start one with `sandboxd service install --now`", NOT_RUNNING)
     return 0

@@ -8,12 +8,13 @@ import pwd
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sandboxd.daemon.policies import SettingsPlaces
 from sandboxd.policy.build import check_settings, evaluate
 from sandboxd.policy.commands.exclusion import head_of
 from sandboxd.policy.paths.opening_checks import why_writable
+from sandboxd.policy.paths.rule_paths import PathScope
 from sandboxd.settings.files.locations import Location
 from sandboxd.settings.files.reading import read_layer, read_layers
 from sandboxd.settings.files.trust import OpenedPlaces, opened_file
@@ -22,9 +23,6 @@ from sandboxd.settings.merge import Settings, merge
 from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.problems import Problem, error
 from sandboxd.settings.schema import json_schema
-
-if TYPE_CHECKING:
-    from sandboxd.policy.paths.rule_paths import PathScope
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,10 @@ import json
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sandboxd.daemon.policies import Policies, Project
+from sandboxd.daemon.settings.trusting import Trusting
 from sandboxd.errors import CallerError, SettingsError
 from sandboxd.policy.edit_checks import check_rule_change, wide_changes
 from sandboxd.settings.edits import Act, Change, apply_changes, full_key
@@ -17,11 +19,6 @@ from sandboxd.settings.files.writing import edit_file
 from sandboxd.settings.key_table import TABLE
 from sandboxd.settings.merge import Settings, changed_keys
 from sandboxd.settings.origins import Source
-
-if TYPE_CHECKING:
-    from sandboxd.daemon.policies import Policies, Project
-    from sandboxd.daemon.settings.trusting import Trusting
-
 
 __all__ = ["Change", "Changed", "change_of", "change_project", "change_settings", "excluding", "without_effect"]
 
@@ -153,9 +150,7 @@ def _placed(fault: SettingsError, file: str) -> SettingsError:
 
 def _check_source(key: str) -> None:
     sources = TABLE[key].sources
-    if Source.LOCAL not in sources and sources != {
-        Source.MANAGED
-    }:  # locked keys have another error
+    if Source.LOCAL not in sources and sources != {Source.MANAGED}:  # locked keys have another error
         files = " or ".join(sorted(source.value for source in sources))
         raise CallerError(
             "settings_other_source",

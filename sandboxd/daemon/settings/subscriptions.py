@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
+from sandboxd.daemon.policies import Policies, PolicySnapshot, Project, SessionPolicy
 from sandboxd.errors import SettingsError
 from sandboxd.settings.merge import Settings, changed_keys
-
-if TYPE_CHECKING:
-    from sandboxd.daemon.policies import Policies, PolicySnapshot, Project, SessionPolicy
-    from sandboxd.settings.problems import Problem
+from sandboxd.settings.problems import Problem
 
 Scope = tuple[str | None, str | None]
 """Session id, directory of a project, or neither for the daemon's own settings."""

@@ -12,14 +12,18 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from structlog.typing import FilteringBoundLogger
+
+from sandboxd.daemon.policies import Policies, Project
 from sandboxd.errors import CallerError, DaemonError
+from sandboxd.policy.decision import PermissionMode
 from sandboxd.policy.display import LONGEST, neutralise
 from sandboxd.runtime.prompts.grants import Grants, GrantScope
-from sandboxd.runtime.prompts.open_prompts import REQUEST_PREFIX
+from sandboxd.runtime.prompts.open_prompts import REQUEST_PREFIX, Prompts
 from sandboxd.runtime.prompts.prompt_records import Question, QuestionKind, Suggestion
-from sandboxd.runtime.session_records import PermissionMode
+from sandboxd.runtime.session import SandboxSession
 from sandboxd.settings.files.locations import Location
 from sandboxd.settings.files.reading import read_content, trust_is_allowed, trust_subject
 from sandboxd.settings.files.trust import (
@@ -35,13 +39,6 @@ from sandboxd.settings.layer import parse_layer
 from sandboxd.settings.origins import Source
 from sandboxd.settings.problems import first_fatal
 from sandboxd.settings.widening import Widening, widening
-
-if TYPE_CHECKING:
-    from structlog.typing import FilteringBoundLogger
-
-    from sandboxd.daemon.policies import Policies, Project
-    from sandboxd.runtime.prompts.open_prompts import Prompts
-    from sandboxd.runtime.session import SandboxSession
 
 __all__ = ["TRUST_KEY", "Shown", "ShownFile", "TrustedDirectory", "Trusting"]
 

@@ -9,7 +9,6 @@ import posixpath
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from itertools import islice
 
 from sandboxd.policy.commands.command_patterns import parse_command_pattern
@@ -29,7 +28,7 @@ from sandboxd.policy.commands.shell_programs import LAUNCHERS
 from sandboxd.policy.commands.shell_syntax import ShellLine, Word, is_known_name, read_line
 from sandboxd.policy.commands.shell_texts import nested_texts
 from sandboxd.policy.commands.wide_programs import runs_others
-from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.decision import Behavior, Decision, PermissionMode, Reason
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.model import CommandPolicy, CommandRule, Policy
 from sandboxd.settings.origins import Origin
@@ -42,16 +41,6 @@ _SYNTAX = frozenset({"!", "{", "then", "do", "else"})
 """Words of the shell that the grammar may take for a program, as in `! ! ls`."""
 
 
-class PromptMode(StrEnum):
-    """Treatment of prompts in a session; explicit ask and deny rules always hold."""
-
-    OPEN = "open"
-    """Commands that no rule allows run without a prompt."""
-    PROMPT = "prompt"
-    NONE = "none"
-    """Every command is denied."""
-
-
 @dataclass(frozen=True, slots=True)
 class CommandRequest:
     """A command to decide on, with the facts of its session and host.
@@ -61,7 +50,7 @@ class CommandRequest:
 
     command: str | None
     disable_sandbox: bool = False
-    mode: PromptMode = PromptMode.PROMPT
+    mode: PermissionMode = PermissionMode.PROMPT
     platform: str = "linux"
     root: bool = False
     is_sandbox_environment: bool = False
@@ -98,9 +87,9 @@ def decide_command(
     resolve: Resolve = path_as_written,
 ) -> CommandDecision:
     """Decide on a command; raises ValueError for an unknown `permission_mode`."""
-    mode = PromptMode(permission_mode or PromptMode.PROMPT)
-    if mode is PromptMode.OPEN and not policy.commands.open_mode:
-        mode = PromptMode.PROMPT
+    mode = PermissionMode(permission_mode or PermissionMode.PROMPT)
+    if mode is PermissionMode.OPEN and not policy.commands.open_mode:
+        mode = PermissionMode.PROMPT
     request = CommandRequest(
         command,
         dangerously_disable,
@@ -137,7 +126,7 @@ def _answer(
 
 
 def permission_mode_gate(policy: Policy, request: CommandRequest) -> CommandDecision | None:
-    if request.mode is PromptMode.NONE:
+    if request.mode is PermissionMode.NONE:
         return _answer(
             True,
             Behavior.DENY,
@@ -145,7 +134,7 @@ def permission_mode_gate(policy: Policy, request: CommandRequest) -> CommandDeci
             "this session may run nothing: its permission mode is none",
             hint="open a session in another permission mode",
         )
-    if request.mode is PromptMode.OPEN and request.root and not request.is_sandbox_environment:
+    if request.mode is PermissionMode.OPEN and request.root and not request.is_sandbox_environment:
         return _answer(
             True,
             Behavior.DENY,
@@ -264,7 +253,7 @@ def sandboxed_gate(policy: Policy, request: CommandRequest) -> CommandDecision:
         exclusion = decide_exclusion(policy.commands.excluded, request.command or "", request.resolve)
         why = f"; not excluded, since {exclusion.why}"
     text = f"runs inside the sandbox{why}"
-    if policy.commands.auto_allow or request.mode is PromptMode.OPEN:
+    if policy.commands.auto_allow or request.mode is PermissionMode.OPEN:
         return _answer(True, Behavior.ALLOW, Reason.SANDBOXED, text)
     line = read_line(request.command or "")
     rule = _allowing_rule(policy.commands.allow, request.command or "", line, request.resolve)

@@ -8,7 +8,7 @@ Promises:
 - only a reset is passed on as a reset, after the bytes under way to the healthy side;
 - a slow reader stops the reading of its sender; the relay buffers no more than one pipe.
 
-The sockets must be non-blocking and have no other reader. Works on asyncio's selector loop and on uvloop."""
+The sockets must be non-blocking and have no other reader."""
 
 from __future__ import annotations
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from sandboxd.rpc.call import MethodCall
 from sandboxd_client.wire.messages.check import CheckParams, CheckResult, CheckStepRecord
-
-if TYPE_CHECKING:
-    from sandboxd.rpc.call import MethodCall
 
 
 async def check(call: MethodCall, params: CheckParams) -> CheckResult:

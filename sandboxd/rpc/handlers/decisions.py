@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sandboxd.policy.decision import Behavior, Reason
+from sandboxd.rpc.call import MethodCall
 from sandboxd.rpc.caller_variables import caller_search_path, caller_variables
 from sandboxd.rpc.records import reason_record
 from sandboxd.runtime.events import CommandDecided, Fallback
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
 from sandboxd_client.wire.messages.decisions import ShouldSandboxParams, ShouldSandboxResult
-
-if TYPE_CHECKING:
-    from sandboxd.rpc.call import MethodCall
 
 
 async def should_sandbox(call: MethodCall, params: ShouldSandboxParams) -> ShouldSandboxResult:

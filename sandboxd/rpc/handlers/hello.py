@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from sandboxd import __version__
 from sandboxd.errors import CallerError
+from sandboxd.rpc.call import MethodCall
 from sandboxd_client.wire.messages.hello import PROTOCOL, HelloParams, HelloResult, Role
-
-if TYPE_CHECKING:
-    from sandboxd.rpc.call import MethodCall
 
 PROTOCOL_OLDEST = 1
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from sandboxd.rpc.call import MethodCall
 from sandboxd_client.wire.messages.metrics import MetricsParams, MetricsResult
-
-if TYPE_CHECKING:
-    from sandboxd.rpc.call import MethodCall
 
 
 async def metrics(call: MethodCall, params: MetricsParams) -> MetricsResult:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import Literal, cast
 
 from sandboxd.daemon.permissions import Asked, GrantScope, PermissionQuery, QuestionKind, ResolvedQuestion, UserAnswer
 from sandboxd.errors import CallerError
 from sandboxd.policy.display import neutralise
+from sandboxd.rpc.call import ConnectedClient, MethodCall
 from sandboxd.rpc.peer import has_ended
 from sandboxd_client.wire.messages.prompts import (
     GrantRecord,
@@ -28,11 +29,6 @@ from sandboxd_client.wire.messages.prompts import (
     Scope as WireScope,
 )
 from sandboxd_client.wire.params import encode
-
-if TYPE_CHECKING:
-    from typing import Literal
-
-    from sandboxd.rpc.call import ConnectedClient, MethodCall
 
 
 async def subscribe(call: MethodCall, params: PermissionSubscribeParams) -> PermissionSubscribeResult:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sandboxd.daemon.policy_queries import Explained
 from sandboxd.policy.explain import guidance
 from sandboxd.policy.explain.guidance import Surroundings
 from sandboxd.policy.hosts.host_patterns import HostPattern
 from sandboxd.policy.hosts.parent_proxies import ParentProxy
+from sandboxd.rpc.call import MethodCall
 from sandboxd.rpc.caller_variables import caller_search_path, caller_variables
 from sandboxd.rpc.records import origin_record, reason_record
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
@@ -25,9 +26,6 @@ from sandboxd_client.wire.messages.policy import (
     ExplainResult,
 )
 from sandboxd_client.wire.params import encode
-
-if TYPE_CHECKING:
-    from sandboxd.rpc.call import MethodCall
 
 
 async def explain(call: MethodCall, params: ExplainParams) -> ExplainResult:

@@ -5,12 +5,9 @@ The answer comes first."""
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
+from sandboxd.rpc.call import MethodCall
 from sandboxd_client.wire.messages.status import RestartParams, RestartResult
-
-if TYPE_CHECKING:
-    from sandboxd.rpc.call import MethodCall
 
 
 async def restart(call: MethodCall, params: RestartParams) -> RestartResult:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sandboxd.errors import CallerError
+from sandboxd.policy.decision import PermissionMode
+from sandboxd.rpc.call import MethodCall
 from sandboxd.runtime.session import SandboxSession
-from sandboxd.runtime.session_records import PermissionMode, SessionSpec
+from sandboxd.runtime.session_records import SessionSpec
 from sandboxd_client.wire.messages.sessions import (
     SessionCloseParams,
     SessionCloseResult,
@@ -16,9 +16,6 @@ from sandboxd_client.wire.messages.sessions import (
     SessionOpenResult,
     SessionRecord,
 )
-
-if TYPE_CHECKING:
-    from sandboxd.rpc.call import MethodCall
 
 
 async def open_session(call: MethodCall, params: SessionOpenParams) -> SessionOpenResult:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from sandboxd.daemon.settings.linting import lint_files
 from sandboxd.daemon.settings.linting import schema as json_schema
-from sandboxd.daemon.settings.local_edits import change_of, change_project, change_settings, excluding
+from sandboxd.daemon.settings.local_edits import Change, Changed, change_of, change_project, change_settings, excluding
+from sandboxd.daemon.settings.subscriptions import SettingsState
+from sandboxd.daemon.settings.trusting import Shown, TrustedDirectory
 from sandboxd.errors import CallerError
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.hosts.parent_proxies import without_password
+from sandboxd.rpc.call import ConnectedClient, MethodCall
 from sandboxd.rpc.records import origin_record
+from sandboxd.settings.merge import Settings
+from sandboxd.settings.problems import Problem
 from sandboxd_client.wire.messages.settings import (
     ExcludeCommandParams,
     IgnoredSetting,
@@ -42,16 +48,6 @@ from sandboxd_client.wire.messages.settings import (
     WideningRecord,
 )
 from sandboxd_client.wire.params import encode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from sandboxd.daemon.settings.local_edits import Change, Changed
-    from sandboxd.daemon.settings.subscriptions import SettingsState
-    from sandboxd.daemon.settings.trusting import Shown, TrustedDirectory
-    from sandboxd.rpc.call import ConnectedClient, MethodCall
-    from sandboxd.settings.merge import Settings
-    from sandboxd.settings.problems import Problem
 
 
 async def get(call: MethodCall, params: SettingsGetParams) -> SettingsGetResult:

@@ -5,12 +5,9 @@ The answer comes first; the connection ends when the daemon is gone."""
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
+from sandboxd.rpc.call import MethodCall
 from sandboxd_client.wire.messages.status import ShutdownParams, ShutdownResult
-
-if TYPE_CHECKING:
-    from sandboxd.rpc.call import MethodCall
 
 
 async def shutdown(call: MethodCall, params: ShutdownParams) -> ShutdownResult:

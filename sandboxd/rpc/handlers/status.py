@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from sandboxd import __version__
 from sandboxd.errors import HostError
 from sandboxd.policy.display import neutralise
+from sandboxd.rpc.call import MethodCall
 from sandboxd.rpc.handlers.sessions import record_of
 from sandboxd.rpc.handlers.settings import file_records
 from sandboxd.rpc.records import origin_record
@@ -20,9 +20,6 @@ from sandboxd_client.wire.messages.status import (
     StatusResult,
     UnavailableRecord,
 )
-
-if TYPE_CHECKING:
-    from sandboxd.rpc.call import MethodCall
 
 
 async def status(call: MethodCall, params: StatusParams) -> StatusResult:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sandboxd.daemon.violation_queries import Cleared, ViolationSnapshot
 from sandboxd.errors import CallerError
+from sandboxd.policy.violation import Violation
+from sandboxd.rpc.call import ConnectedClient, MethodCall
 from sandboxd.rpc.records import violation_record
 from sandboxd_client.wire.messages.violations import (
     ViolationAnnotateParams,
@@ -21,10 +21,6 @@ from sandboxd_client.wire.messages.violations import (
     ViolationSubscribeParams,
 )
 from sandboxd_client.wire.params import encode
-
-if TYPE_CHECKING:
-    from sandboxd.policy.violation import Violation
-    from sandboxd.rpc.call import ConnectedClient, MethodCall
 
 
 async def list_violations(call: MethodCall, params: ViolationListParams) -> ViolationListResult:

@@ -10,13 +10,14 @@ import os
 import shlex
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from sandboxd.daemon.suggestions import learn_from
+from sandboxd.daemon.suggestions import Lesson, learn_from
 from sandboxd.errors import CallerError
 from sandboxd.policy.hosts.publication import Publication
+from sandboxd.rpc.call import MethodCall
 from sandboxd.rpc.caller_variables import caller_variables
 from sandboxd.rpc.records import violation_record
+from sandboxd.runtime.session import SandboxSession
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapRequest
 from sandboxd_client.wire.messages.wrap import (
     EnvironmentRecord,
@@ -29,12 +30,6 @@ from sandboxd_client.wire.messages.wrap import (
     WrapResult,
 )
 from sandboxd_client.wire.params import ParamsError
-
-if TYPE_CHECKING:
-    from sandboxd.daemon.suggestions import Lesson
-    from sandboxd.rpc.call import MethodCall
-    from sandboxd.runtime.session import SandboxSession
-
 
 _LONGEST_KEPT = 256
 _kept_quoted = lru_cache(maxsize=1024)(shlex.quote)

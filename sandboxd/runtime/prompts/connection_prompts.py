@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.hosts.host_patterns import Host, HostPattern
 from sandboxd.policy.hosts.shared_hosts import purpose_of
 from sandboxd.policy.model import HostRule
 from sandboxd.policy.wide_grants import METADATA, serves_metadata
+from sandboxd.proxy.gate import Ask
+from sandboxd.runtime.command import Command
 from sandboxd.runtime.prompts.grants import GrantScope
 from sandboxd.runtime.prompts.open_prompts import Prompts
 from sandboxd.runtime.prompts.prompt_records import Outcome, Question, QuestionKind, ResolvedQuestion, Suggestion
+from sandboxd.runtime.session import SandboxSession
 from sandboxd.settings.origins import Origin, Source
-
-if TYPE_CHECKING:
-    from sandboxd.proxy.gate import Ask
-    from sandboxd.runtime.command import Command
-    from sandboxd.runtime.session import SandboxSession
 
 ALLOWED_DOMAINS = "sandbox.network.allowedDomains"
 DENIED_DOMAINS = "sandbox.network.deniedDomains"

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import uvloop
 
 from sandboxd.proxy.streams.pipes import LARGE, MOST_LARGE, SMALL, Pipe, PipePool
 from sandboxd.proxy.streams.relay import SocketRelay
@@ -203,19 +202,6 @@ async def test_without_descriptors_for_a_pipe_bytes_still_go(monkeypatch: pytest
         pair.client[1].write(b"x" * 500_000)
         pair.client[1].write_eof()
         assert len(await pair.origin[0].read()) == 500_000
-
-
-async def test_it_works_on_uvloop_as_well() -> None:
-    """In a loop of its own, since a test runs in asyncio's."""
-
-    def run() -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(test_a_big_transfer_both_ways_is_equal(True))
-            runner.run(test_a_half_close_ends_one_direction_only(True))
-            runner.run(test_an_origin_that_closes_at_once_loses_nothing(True, 1_000_003))
-            runner.run(test_a_reset_arrives_as_a_reset_after_what_was_sent(True, "origin"))
-
-    await asyncio.to_thread(run)
 
 
 # pipes
