@@ -19,7 +19,7 @@ from structlog.typing import FilteringBoundLogger
 from sandboxd.app.commands import explaining, explaining_sockets, make_proxies_of, placing
 from sandboxd.app.configuration import DaemonConfig
 from sandboxd.app.crash_records import crash_entries
-from sandboxd.app.handover import DaemonRecord, Predecessor, RunningDaemon, TakingOver, hand_over
+from sandboxd.app.handover import DaemonRecord, Predecessor, RunningDaemon, TakingOver
 from sandboxd.app.platform import Assemble, BackendContext, Platform
 from sandboxd.daemon.audit.audit_recorder import AuditRecorder
 from sandboxd.daemon.lifecycle import StopRequest, stop_when_idle
@@ -31,10 +31,11 @@ from sandboxd.daemon.restart import descriptor_store
 from sandboxd.daemon.restart.crash_store import CrashStore
 from sandboxd.daemon.restart.restarting import DaemonProgram, Restarting
 from sandboxd.daemon.settings.reload import Reloading
+from sandboxd.daemon.settings.settings_notices import SettingsNotices
 from sandboxd.daemon.settings.subscriptions import SettingsSubscriptions
 from sandboxd.daemon.settings.trusting import Trusting
 from sandboxd.daemon.startup import StartUp
-from sandboxd.daemon.state import Daemon
+from sandboxd.daemon.state import DaemonState
 from sandboxd.daemon.violation_queries import ViolationQueries
 from sandboxd.handover.document import Incoming
 from sandboxd.host.directories import TemporaryBase, temporary_base
@@ -42,8 +43,19 @@ from sandboxd.plan.request import Place
 from sandboxd.policy.hosts.parent_proxies import EnvironmentProxies, read_environment
 from sandboxd.proxy.dial import PinnedResolver, SystemResolver
 from sandboxd.proxy.fair_share import Turns
+from sandboxd.rpc.call import CallSurroundings
 from sandboxd.rpc.connection import ConnectionRecord, RpcConnection
-from sandboxd.rpc.dispatch import Dispatcher
+from sandboxd.rpc.dispatch import Dispatcher, routes
+from sandboxd.rpc.handlers.decisions import DecisionMethods
+from sandboxd.rpc.handlers.hello import HelloMethods
+from sandboxd.rpc.handlers.lifecycle import LifecycleMethods
+from sandboxd.rpc.handlers.permissions import PermissionMethods
+from sandboxd.rpc.handlers.policy import PolicyMethods
+from sandboxd.rpc.handlers.sessions import SessionMethods
+from sandboxd.rpc.handlers.settings import SettingsMethods
+from sandboxd.rpc.handlers.status import StatusMethods
+from sandboxd.rpc.handlers.violations import ViolationMethods
+from sandboxd.rpc.handlers.wrap import WrapMethods
 from sandboxd.rpc.server import Connections
 from sandboxd.rpc.shares import Workers
 from sandboxd.rpc.socket import DirectoryLock, ListeningSocket, listen, prepare_directory
@@ -127,7 +139,7 @@ async def run_daemon(
     program: DaemonProgram | None = None,
     before: Incoming | None = None,
     store: descriptor_store.Store | None = None,
-) -> AsyncIterator[Daemon]:
+) -> AsyncIterator[RunningDaemon]:
     """Serve as long as the context lasts.
 
     `stop` receives requests to end; the caller has to leave the context. `program` can be executed in place of this
@@ -155,36 +167,31 @@ async def run_daemon(
         sessions = runtime.sessions
         stack.callback(_apply_grace, stop, sessions)
         queries = steps.queries(base, runtime)
-        running = steps.running(base, runtime, queries, connections)
-        daemon = Daemon(
-            socket=config.socket,
-            policies=policies,
-            reloading=reloading,
-            subscriptions=queries.subscriptions,
-            sessions=sessions,
-            questions=queries.policy,
-            permissions=queries.permissions,
-            trusting=runtime.trusting,
-            blocked=queries.violations,
-            backend=platform.backend,
-            events=observers.events,
-            audit=observers.audit,
-            metrics=observers.metrics,
-            steps=platform.steps,
-            layers=platform.layers,
-            stop=stop,
-            warnings=tuple(filter(None, [directories.base.warning])),
-            scan_warnings=platform.scan_warnings,
-            machine_warnings=partial(_machine_warnings, platform, crash_store),
-            proxies=runtime.proxies,
-            startup=startup,
-            activated=steps.is_activated,
-            restarting=Restarting(program, platform.launch_handover is not None, policies.broken),
-            hand_over=partial(hand_over, running),
-            restarts=running.restarts,
-            started_at=running.started_at,
+        restarting = Restarting(program, platform.launch_handover is not None, policies.broken)
+        state = steps.state(base, runtime, reloading, startup)
+        running = steps.running(base, runtime, queries, connections, state, restarting)
+        methods = routes(
+            HelloMethods(queries.permissions, queries.violations, queries.subscriptions),
+            StatusMethods(state, observers.metrics),
+            LifecycleMethods(stop, restarting, sessions),
+            SessionMethods(sessions, policies),
+            DecisionMethods(queries.policy, sessions, observers.events),
+            WrapMethods(
+                sessions,
+                policies,
+                reloading,
+                runtime.trusting,
+                runtime.prompts,
+                platform.scan_warnings,
+                SettingsNotices(),
+            ),
+            PermissionMethods(queries.permissions, sessions, policies),
+            ViolationMethods(queries.violations),
+            SettingsMethods(policies, sessions, runtime.trusting, queries.subscriptions),
+            PolicyMethods(queries.policy, sessions),
         )
-        dispatcher = Dispatcher(daemon, log, controlled=observers.events.tell)
+        around = CallSurroundings(sessions, policies.places, reloading)
+        dispatcher = Dispatcher(methods, around, log, controlled=observers.events.tell)
         lost = partial(queries.connection_lost, sessions)
 
         def resumed(record: ConnectionRecord) -> RpcConnection:
@@ -192,7 +199,7 @@ async def run_daemon(
 
         taking_over = TakingOver(steps.predecessor, running, resumed, log)
         taking_over.sessions()
-        daemon.restarted = await taking_over.settle()
+        state.restarted = await taking_over.settle()
         if crash_store is not None:
             crash_store.start(partial(crash_entries, running))
         await stack.enter_async_context(connections.serving(running.listening, dispatcher, log, lost))
@@ -200,7 +207,7 @@ async def run_daemon(
         directories.lock.has_served = True
         startup.reached("socket")
         steps.end_when_idle(connections, sessions, stop)
-        yield daemon
+        yield running
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,11 +337,39 @@ class _Steps:
         )
         return _Queries(policy, permissions, violations, SettingsSubscriptions(policies))
 
-    def running(self, base: _Base, runtime: _Runtime, queries: _Queries, connections: Connections) -> RunningDaemon:
+    def state(self, base: _Base, runtime: _Runtime, reloading: Reloading, startup: StartUp) -> DaemonState:
+        platform, policies, observers = base.platform, base.policies, base.observers
+        earlier, crashed = self.earlier, self.predecessor.incoming.crashed
+        return DaemonState(
+            socket=self.config.socket,
+            policies=policies,
+            reloading=reloading,
+            sessions=runtime.sessions,
+            backend=platform.backend,
+            audit=observers.audit,
+            steps=platform.steps,
+            layers=platform.layers,
+            warnings=tuple(filter(None, [base.directories.base.warning])),
+            machine_warnings=partial(_machine_warnings, platform, base.crash_store),
+            proxies=runtime.proxies,
+            startup=startup,
+            activated=self.is_activated,
+            started_at=time.time() if earlier is None or crashed else earlier.started_at,
+            restarts=0 if earlier is None else earlier.restarts + 1,
+        )
+
+    def running(
+        self,
+        base: _Base,
+        runtime: _Runtime,
+        queries: _Queries,
+        connections: Connections,
+        state: DaemonState,
+        restarting: Restarting,
+    ) -> RunningDaemon:
         """Open the listening socket, and collect the parts with state to hand over."""
         listening = _listening(self.config, self.earlier)
         self.stack.callback(listening.close)
-        earlier, crashed = self.earlier, self.predecessor.incoming.crashed
         return RunningDaemon(
             lock=base.directories.lock,
             listening=listening,
@@ -348,9 +383,9 @@ class _Steps:
             sessions=runtime.sessions,
             connections=connections,
             launch_handover=base.platform.launch_handover,
-            started_at=time.time() if earlier is None or crashed else earlier.started_at,
-            restarts=0 if earlier is None else earlier.restarts + 1,
             crash_store=base.crash_store,
+            restarting=restarting,
+            state=state,
         )
 
     def end_when_idle(self, connections: Connections, sessions: Sessions, stop: StopRequest) -> None:

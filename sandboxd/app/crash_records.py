@@ -58,8 +58,8 @@ def _daemon(parts: RunningDaemon, outgoing: Outgoing) -> bool:
             feed=parts.feed.record(),
             annotation_key=parts.blocked.key,
             generation=parts.policies.generation,
-            started_at=parts.started_at,
-            restarts=parts.restarts,
+            started_at=parts.state.started_at,
+            restarts=parts.state.restarts,
         ),
     )
     return True

@@ -20,8 +20,9 @@ from sandboxd.backends.base import SandboxNetwork
 from sandboxd.daemon.permissions import PermissionQueries
 from sandboxd.daemon.policies import Policies
 from sandboxd.daemon.restart.crash_store import CrashStore
-from sandboxd.daemon.restart.restarting import Restarted
+from sandboxd.daemon.restart.restarting import Restarted, Restarting
 from sandboxd.daemon.settings.subscriptions import SettingsSubscriptions
+from sandboxd.daemon.state import DaemonState
 from sandboxd.daemon.violation_queries import ViolationQueries
 from sandboxd.errors import DaemonError
 from sandboxd.handover.document import Incoming, Outgoing, Part
@@ -75,7 +76,7 @@ class Predecessor:
 
 @dataclass(slots=True)
 class RunningDaemon:
-    """Parts of a running daemon with state to hand over."""
+    """Parts of a running daemon: those with state to hand over, and those that its process uses."""
 
     lock: DirectoryLock
     listening: ListeningSocket
@@ -89,9 +90,9 @@ class RunningDaemon:
     sessions: Sessions
     connections: Connections
     launch_handover: LaunchHandover | None
-    started_at: float
-    restarts: int
-    crash_store: CrashStore | None = None
+    crash_store: CrashStore | None
+    restarting: Restarting
+    state: DaemonState
 
 
 async def hand_over(parts: RunningDaemon) -> Outgoing:
@@ -144,8 +145,8 @@ async def _hand_over(parts: RunningDaemon, outgoing: Outgoing) -> None:
             feed=parts.feed.record(),
             annotation_key=parts.blocked.key,
             generation=parts.policies.generation,
-            started_at=parts.started_at,
-            restarts=parts.restarts,
+            started_at=parts.state.started_at,
+            restarts=parts.state.restarts,
             since=since,
         ),
     )

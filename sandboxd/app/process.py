@@ -13,6 +13,7 @@ from structlog.typing import FilteringBoundLogger
 
 from sandboxd.app.compose import platform_factory, run_daemon
 from sandboxd.app.configuration import DaemonConfig, ServeArguments, configure
+from sandboxd.app.handover import RunningDaemon, hand_over
 from sandboxd.daemon.lifecycle import (
     ServiceManager,
     StopRequest,
@@ -25,7 +26,7 @@ from sandboxd.daemon.policies import Policies
 from sandboxd.daemon.restart import descriptor_store
 from sandboxd.daemon.restart.restarting import HANDOVER, DaemonProgram, answer_trial, take_handed_over, take_trial
 from sandboxd.daemon.startup import StartUp
-from sandboxd.daemon.state import Daemon
+from sandboxd.daemon.state import DaemonState
 from sandboxd.errors import DaemonError, HostError
 from sandboxd.handover.document import Incoming, Outgoing, read_document
 from sandboxd.policy.display import neutralise
@@ -122,13 +123,13 @@ async def _serve(
     """Serve until it is asked to stop; return the hand-over document of a restart."""
     outgoing = None
     stop = StopRequest()
-    running: Daemon | None = None
+    running: RunningDaemon | None = None
 
     def reload() -> None:
         if running is not None:
             manager.reloading()
-            running.reloading.reload()
-            manager.ready(_state(running))
+            running.state.reloading.reload()
+            manager.ready(_state(running.state))
 
     # From the first to the last step, so that no signal is lost.
     with signals_handled(stop, reload, goes_on=lambda: outgoing is not None):
@@ -144,15 +145,15 @@ async def _serve(
             running = daemon
             gc.collect()
             gc.freeze()  # objects of the start stay; collecting them again takes 20 ms each time
-            manager.ready(_state(daemon))
-            log.info("ready", socket=daemon.socket, pid=os.getpid(), seconds=round(daemon.startup.seconds, 3))
+            manager.ready(_state(daemon.state))
+            log.info("ready", socket=config.socket, pid=os.getpid(), seconds=round(daemon.state.startup.seconds, 3))
             with manager.watchdog_fed():
                 reason = await stop.wait()
                 for_manager = not stop.restart and await _comes_again(manager, daemon, reason)
                 restarts = stop.restart or for_manager
                 log.info("restarting" if restarts else "stopping", reason=reason)
                 if restarts:
-                    outgoing = await daemon.hand_over()
+                    outgoing = await hand_over(daemon)
                     outgoing.for_manager = for_manager
                     outgoing.ends_at_once = lambda: stop.restart and stop.overruled
             manager.stopping() if outgoing is None else manager.restarting(for_manager)
@@ -164,14 +165,14 @@ async def _serve(
     return outgoing
 
 
-async def _comes_again(manager: ServiceManager, daemon: Daemon, reason: str) -> bool:
+async def _comes_again(manager: ServiceManager, daemon: RunningDaemon, reason: str) -> bool:
     """Return whether the service manager restarts this daemon."""
     if not manager.address or reason != "SIGTERM" or not daemon.restarting.supported:
         return False
     return await descriptor_store.restart_intended()
 
 
-def _state(daemon: Daemon) -> str:
+def _state(daemon: DaemonState) -> str:
     """Return the status line for `systemctl status`."""
     own = daemon.policies.own
     problems = len(own.complaints)

@@ -7,20 +7,20 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sandboxd.daemon.state import Daemon
 from sandboxd.policy.explain.suggestions import Lesson, TargetState, learn
 from sandboxd.policy.violation import Violation, ViolationKind
 from sandboxd.runtime.command import Command
+from sandboxd.runtime.sessions import Sessions
 
 __all__ = ["Lesson", "learn_from"]
 
 
-async def learn_from(daemon: Daemon, wrap_id: str, violations: Sequence[Violation]) -> Lesson:
+async def learn_from(sessions: Sessions, wrap_id: str, violations: Sequence[Violation], home: str) -> Lesson:
     """Return the smallest settings for a command. Raises CallerError."""
-    command, _ = daemon.sessions.wrapped(wrap_id)
+    command, _ = sessions.wrapped(wrap_id)
     paths = [one.target for one in violations if one.kind in (ViolationKind.READ, ViolationKind.WRITE)]
     context = await asyncio.to_thread(_look, paths, command)
-    lesson = learn(violations, context, daemon.policies.places.home)
+    lesson = learn(violations, context, home)
     missing = command.violations_lost + command.violations_recorded - len(violations)
     if missing <= 0:
         return lesson

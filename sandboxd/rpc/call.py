@@ -1,17 +1,22 @@
-"""The context of a call: the caller, its connection and the daemon."""
+"""The context of a call: the caller, its connection, and the rights to sessions and directories."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import stat
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sandboxd.daemon.state import Daemon
+from sandboxd.daemon.policies import SettingsPlaces
+from sandboxd.daemon.settings.reload import Reloading
 from sandboxd.errors import CallerError
 from sandboxd.host.resolve import NullNameRecorder, resolve
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.paths.wide_places import why_wide_project
 from sandboxd.rpc.peer import Caller, MethodAccess
+from sandboxd.runtime.sessions import Sessions
 
 
 class ConnectedClient(Protocol):
@@ -32,8 +37,29 @@ class ConnectedClient(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class CallSurroundings:
+    """Parts that a call needs before and beside its handler, whatever its method."""
+
+    sessions: Sessions
+    places: SettingsPlaces
+    reloading: Reloading
+
+    async def bring_settings_up_to_date(self, session_id: str | None, cwd: str | None) -> None:
+        """Reread changed settings of a session, a directory or the daemon, if known."""
+        directory = None
+        with contextlib.suppress(CallerError):
+            if session_id is not None:
+                directory = self.sessions.get(session_id).cwd
+            elif cwd is not None:
+                directory = existing_directory(cwd)
+        await self.reloading.bring_up_to_date(directory)
+
+
+@dataclass(frozen=True, slots=True)
 class MethodCall:
-    daemon: Daemon
+    """The caller, its rights, and the methods that it can call."""
+
+    around: CallSurroundings
     client: ConnectedClient
     methods: Mapping[str, Route]
 
@@ -48,7 +74,7 @@ class MethodCall:
         if not self.caller.restricted:
             return
         real = resolve(directory, NullNameRecorder()).real
-        if why_wide_project(real, self.daemon.policies.places.home):
+        if why_wide_project(real, self.around.places.home):
             raise CallerError(
                 "not_permitted",
                 f"a connection with the role agent may not have commands write in {neutralise(real)}",
@@ -59,29 +85,42 @@ class MethodCall:
         """Whether the caller may see and use a session.
 
         A restricted connection has only those that it has opened."""
-        return not self.caller.restricted or self.daemon.sessions.is_owner(session_id, self.client)
+        return not self.caller.restricted or self.around.sessions.is_owner(session_id, self.client)
 
     def check_wrap(self, wrap_id: str) -> None:
         """Raises CallerError `wrap_unknown` for another connection's wrap.
 
         Only for a restricted connection."""
         if self.caller.restricted:
-            self.daemon.sessions.check_made(wrap_id, self.client)
+            self.around.sessions.check_made(wrap_id, self.client)
 
-    def give_powers_up(self) -> None:
-        """Restrict the connection.
 
-        What it has subscribed to with its powers it hears no more."""
-        if self.caller.restricted:
-            return
-        self.client.restrict()
-        self.daemon.permissions.connection_lost(self.client)
-        self.daemon.blocked.connection_lost(self.client)
-        self.daemon.subscriptions.remove(self.client)
+def existing_directory(path: str) -> str:
+    """Return a path as a normalised directory. Raises CallerError `cwd_*`."""
+    if not path.startswith("/"):
+        raise CallerError(
+            "cwd_relative", f"cwd is not an absolute path: {neutralise(path)}", hint="send an absolute path"
+        )
+    try:
+        # Text alone cannot tell what `link/..` means.
+        climbs = "/../" in path + "/"
+        path = resolve(path, NullNameRecorder()).real if climbs else "/" + os.path.normpath(path).lstrip("/")
+        found = stat.S_ISDIR(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        found = False
+    if not found:
+        raise CallerError(
+            "cwd_missing", f"there is no directory {neutralise(path)}", hint="create it, or name another directory"
+        )
+    return path
 
 
 Handler = Callable[["MethodCall", Any], Awaitable[Any]]
 """Takes the call and the record of its parameters, and returns a record of the wire."""
+
+
+GroupHandler = Callable[[Any, "MethodCall", Any], Awaitable[Any]]
+"""A handler as a class has it, before it is bound to an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,4 +129,14 @@ class Route:
 
     params: type[Any]
     handler: Handler
+    access: MethodAccess
+
+
+@dataclass(frozen=True, slots=True)
+class MethodRow:
+    """Row of the method table: `handler` is a method of the class `group`."""
+
+    params: type[Any]
+    group: type[Any]
+    handler: GroupHandler
     access: MethodAccess

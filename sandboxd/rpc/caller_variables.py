@@ -35,7 +35,7 @@ async def caller_variables(
     given = given or {}
     missing = [name for name in wanted if name not in given]
     started_with = await asyncio.to_thread(_read, call.caller, missing) if missing else {}
-    own = call.daemon.policies.places.environment
+    own = call.around.places.environment
     found = ((name, given.get(name) or started_with.get(name, "")) for name in wanted)
     return tuple((name, value) for name, value in found if value and value != own.get(name) and _is_usable(value))
 
@@ -43,7 +43,7 @@ async def caller_variables(
 async def caller_search_path(call: MethodCall) -> str:
     """The PATH that the caller's process was started with, else the daemon's own."""
     found = dict(await caller_variables(call, ("PATH",), None))
-    return found.get("PATH") or call.daemon.policies.places.environment.get("PATH", "")
+    return found.get("PATH") or call.around.places.environment.get("PATH", "")
 
 
 def _is_usable(value: str) -> bool:

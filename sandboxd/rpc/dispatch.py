@@ -7,30 +7,25 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
-from sandboxd.daemon.state import Daemon
 from sandboxd.errors import CallerError, DaemonError, HostError, InternalError, LaunchError, PolicyError, SettingsError
 from sandboxd.policy.display import neutralise
 from sandboxd.proxy.fair_share import Share
-from sandboxd.rpc.call import ConnectedClient, Handler, MethodCall, Route
-from sandboxd.rpc.handlers import (
-    check,
-    decisions,
-    hello,
-    metrics,
-    permissions,
-    policy,
-    restart,
-    sessions,
-    settings,
-    shutdown,
-    status,
-    violations,
-    wrap,
-)
+from sandboxd.rpc.call import CallSurroundings, ConnectedClient, GroupHandler, MethodCall, MethodRow, Route
+from sandboxd.rpc.handlers.decisions import DecisionMethods
+from sandboxd.rpc.handlers.hello import HelloMethods
+from sandboxd.rpc.handlers.lifecycle import LifecycleMethods
+from sandboxd.rpc.handlers.permissions import PermissionMethods
+from sandboxd.rpc.handlers.policy import PolicyMethods
+from sandboxd.rpc.handlers.sessions import SessionMethods
+from sandboxd.rpc.handlers.settings import SettingsMethods
+from sandboxd.rpc.handlers.status import StatusMethods
+from sandboxd.rpc.handlers.violations import ViolationMethods
+from sandboxd.rpc.handlers.wrap import WrapMethods
 from sandboxd.rpc.jsonrpc import Json, Methods, Result, failure, respond, success
 from sandboxd.rpc.peer import MethodAccess
 from sandboxd.rpc.shares import charged, heavy
@@ -41,44 +36,53 @@ from sandboxd_client.wire.params import ParamsError, decode, encode
 
 ASK, RUN, ANSWER, CONTROL = MethodAccess.ASK, MethodAccess.RUN, MethodAccess.ANSWER, MethodAccess.CONTROL
 
-# Handler and required access of each method. Parameters and results are those of `wire.messages.methods`.
-_HANDLERS: dict[str, tuple[Handler, MethodAccess]] = {
-    "hello": (hello.hello, ASK),
-    "status": (status.status, ASK),
-    "check": (check.check, ASK),
-    "metrics": (metrics.metrics, ASK),
-    "restart": (restart.restart, CONTROL),
-    "shutdown": (shutdown.shutdown, CONTROL),
-    "session.open": (sessions.open_session, RUN),
-    "session.close": (sessions.close_session, RUN),
-    "session.list": (sessions.list_sessions, ASK),
-    "should_sandbox": (decisions.should_sandbox, ASK),
-    "wrap": (wrap.wrap, RUN),
-    "wrap.outcome": (wrap.outcome, RUN),
-    "permission.subscribe": (permissions.subscribe, ANSWER),
-    "sandbox_permission_response": (permissions.respond, CONTROL),
-    "permission.request": (permissions.request, RUN),
-    "permission.list": (permissions.list_permissions, ASK),
-    "permission.revoke": (permissions.revoke, CONTROL),
-    "violation.list": (violations.list_violations, ASK),
-    "violation.subscribe": (violations.subscribe, ASK),
-    "violation.clear": (violations.clear, RUN),
-    "violation.annotate": (violations.annotate, ASK),
-    "violation.strip": (violations.strip, ASK),
-    "settings.get": (settings.get, ASK),
-    "settings.update": (settings.update, CONTROL),
-    "settings.exclude_command": (settings.exclude_command, CONTROL),
-    "settings.trust": (settings.trust, CONTROL),
-    "settings.reload": (settings.reload, CONTROL),
-    "settings.locked": (settings.locked, ASK),
-    "settings.subscribe": (settings.subscribe, ASK),
-    "settings.lint": (settings.lint, ASK),
-    "settings.schema": (settings.schema, ASK),
-    "policy.explain": (policy.explain, ASK),
-    "policy.effective": (policy.effective, ASK),
-    "policy.describe": (policy.describe, ASK),
+# Class, handler and required access of each method. Parameters and results are those of `wire.messages.methods`.
+_HANDLERS: dict[str, tuple[type[Any], GroupHandler, MethodAccess]] = {
+    "hello": (HelloMethods, HelloMethods.hello, ASK),
+    "status": (StatusMethods, StatusMethods.status, ASK),
+    "check": (StatusMethods, StatusMethods.check, ASK),
+    "metrics": (StatusMethods, StatusMethods.metrics, ASK),
+    "restart": (LifecycleMethods, LifecycleMethods.restart, CONTROL),
+    "shutdown": (LifecycleMethods, LifecycleMethods.shutdown, CONTROL),
+    "session.open": (SessionMethods, SessionMethods.open_session, RUN),
+    "session.close": (SessionMethods, SessionMethods.close_session, RUN),
+    "session.list": (SessionMethods, SessionMethods.list_sessions, ASK),
+    "should_sandbox": (DecisionMethods, DecisionMethods.should_sandbox, ASK),
+    "wrap": (WrapMethods, WrapMethods.wrap, RUN),
+    "wrap.outcome": (WrapMethods, WrapMethods.outcome, RUN),
+    "permission.subscribe": (PermissionMethods, PermissionMethods.subscribe, ANSWER),
+    "sandbox_permission_response": (PermissionMethods, PermissionMethods.respond, CONTROL),
+    "permission.request": (PermissionMethods, PermissionMethods.request, RUN),
+    "permission.list": (PermissionMethods, PermissionMethods.list_permissions, ASK),
+    "permission.revoke": (PermissionMethods, PermissionMethods.revoke, CONTROL),
+    "violation.list": (ViolationMethods, ViolationMethods.list_violations, ASK),
+    "violation.subscribe": (ViolationMethods, ViolationMethods.subscribe, ASK),
+    "violation.clear": (ViolationMethods, ViolationMethods.clear, RUN),
+    "violation.annotate": (ViolationMethods, ViolationMethods.annotate, ASK),
+    "violation.strip": (ViolationMethods, ViolationMethods.strip, ASK),
+    "settings.get": (SettingsMethods, SettingsMethods.get, ASK),
+    "settings.update": (SettingsMethods, SettingsMethods.update, CONTROL),
+    "settings.exclude_command": (SettingsMethods, SettingsMethods.exclude_command, CONTROL),
+    "settings.trust": (SettingsMethods, SettingsMethods.trust, CONTROL),
+    "settings.reload": (SettingsMethods, SettingsMethods.reload, CONTROL),
+    "settings.locked": (SettingsMethods, SettingsMethods.locked, ASK),
+    "settings.subscribe": (SettingsMethods, SettingsMethods.subscribe, ASK),
+    "settings.lint": (SettingsMethods, SettingsMethods.lint, ASK),
+    "settings.schema": (SettingsMethods, SettingsMethods.schema, ASK),
+    "policy.explain": (PolicyMethods, PolicyMethods.explain, ASK),
+    "policy.effective": (PolicyMethods, PolicyMethods.effective, ASK),
+    "policy.describe": (PolicyMethods, PolicyMethods.describe, ASK),
 }
-METHODS = {name: Route(wire.METHODS[name].params, *row) for name, row in _HANDLERS.items()}
+METHODS = {name: MethodRow(wire.METHODS[name].params, *row) for name, row in _HANDLERS.items()}
+
+
+def routes(*groups: object) -> dict[str, Route]:
+    """Return the whole API, served by one object of each class in `METHODS`."""
+    objects = {type(group): group for group in groups}
+    return {
+        name: Route(row.params, partial(row.handler, objects[row.group]), row.access) for name, row in METHODS.items()
+    }
+
 
 PATIENT = frozenset({"permission.request", "wrap.outcome", "violation.annotate", "check", "status", "session.list"})
 """Those that may take long or change nothing: asked again by the next daemon they mean the same."""
@@ -110,14 +114,14 @@ class Dispatcher:
 
     def __init__(
         self,
-        daemon: Daemon,
+        methods: Mapping[str, Route],
+        around: CallSurroundings,
         log: FilteringBoundLogger,
-        methods: Mapping[str, Route] = METHODS,
         *,
         controlled: Callable[[Controlled], None] = lambda event: None,
     ) -> None:
         self._controlled = controlled
-        self._daemon = daemon
+        self._around = around
         self._log = log
         self._table = methods
         self._methods = Methods({name: self._bound(name, route) for name, route in methods.items()})
@@ -128,7 +132,7 @@ class Dispatcher:
         """The answer to one decoded message of `client`, None when it gets none.
 
         Raises nothing but CancelledError. What it takes is counted to `share`."""
-        return await respond(message, self._methods, MethodCall(self._daemon, client, self._table), share)
+        return await respond(message, self._methods, MethodCall(self._around, client, self._table), share)
 
     def _bound(self, name: str, route: Route) -> Any:
         async def call(context: MethodCall, params: object) -> Result:
@@ -166,7 +170,7 @@ class Dispatcher:
     async def _work(self, name: str, route: Route, context: MethodCall, record: Any) -> object:
         if name in FRESH:
             session_id, cwd = getattr(record, "session_id", None), getattr(record, "cwd", None)
-            await self._daemon.bring_settings_up_to_date(session_id, cwd)
+            await self._around.bring_settings_up_to_date(session_id, cwd)
         return await route.handler(context, record)
 
     def _internal(self, name: str, error: Exception, message: str) -> Result:

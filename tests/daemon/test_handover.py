@@ -127,7 +127,7 @@ async def test_tunnels_tickets_and_sessions_go_on() -> None:
             daemon = await daemons.restart()
             tunnel.stdin.write(word.encode() + b"\n")
             assert await line_of(tunnel) == word.upper()
-            assert (daemon.restarted.commands, daemon.restarted.lost) == (2, ())  # type: ignore[union-attr]
+            assert (daemon.state.restarted.commands, daemon.state.restarted.lost) == (2, ())  # type: ignore[union-attr]
         late = await start(prepared)
         output, errors = await late.communicate()
         assert late.returncode == 7, errors
@@ -235,8 +235,8 @@ async def test_what_cannot_be_read_is_ended_and_named() -> None:
 
         daemon = await daemons.restart(newer)
         assert await process.wait() != 0
-        assert daemon.restarted is not None
-        assert sorted(text.split()[0] for text in daemon.restarted.lost) == ["launch", "session"]
+        assert daemon.state.restarted is not None
+        assert sorted(text.split()[0] for text in daemon.state.restarted.lost) == ["launch", "session"]
         assert (await client.result("status"))["restarted"]["lost"]
         assert (await client.result("session.list"))["sessions"] == []
         assert daemons.around.left()  # its own; nothing of the session that is gone
@@ -271,8 +271,8 @@ async def test_a_fault_in_one_session_leaves_the_others(monkeypatch: pytest.Monk
         monkeypatch.setattr(SandboxSession, "resume", resume)
         daemon = await daemons.restart()
         assert [session.spec.name for session in daemon.sessions.all()] == ["good"]
-        assert daemon.restarted is not None
-        assert len(daemon.restarted.lost) == 1
+        assert daemon.state.restarted is not None
+        assert len(daemon.state.restarted.lost) == 1
 
 
 def is_full(sock: socket.socket) -> bool:
@@ -360,7 +360,7 @@ async def test_a_failed_hand_over_leaves_commands_protected(
         monkeypatch.setattr(SandboxSession, "hand_over", hand_over)
         commands = [one for session in daemons.daemon.sessions.all() for one in session.commands()]  # type: ignore[union-attr]
         with pytest.raises(OSError, match="Too many"):
-            await daemons.daemon.hand_over()  # type: ignore[union-attr]
+            await hand_over(daemons.daemon)  # type: ignore[arg-type]
         await daemons.end()
         for process in processes:
             assert await ended(process) == "nothing more was said"
@@ -437,7 +437,7 @@ async def test_what_cannot_be_taken_over_keeps_nothing_open(change: Callable[[An
             return json.dumps(read).encode()
 
         daemon = await daemons.restart(changed)
-        assert daemon.restarted is not None and daemon.restarted.lost
+        assert daemon.state.restarted is not None and daemon.state.restarted.lost
         assert await tunnel.wait() != 0
         assert len(open_before) > 3
         await wait_until_async(lambda: not open_inodes() & set(open_before), "all of it is closed")

@@ -31,7 +31,7 @@ def stubs(tmp_path: Path) -> MacStubs:
 @pytest.fixture
 async def line(stubs: MacStubs) -> AsyncIterator[Line]:
     async with whole_line(stub_parts(stubs)) as made:
-        await wait_until_async(lambda: "violation-log" in made.running.daemon.layers(), "the log is read")
+        await wait_until_async(lambda: "violation-log" in made.running.daemon.state.layers(), "the log is read")
         yield made
 
 
@@ -73,7 +73,7 @@ async def test_refusals_become_violations_of_their_command(line: Line) -> None:
 async def test_ignored_violations_are_hidden_and_counted(stubs: MacStubs) -> None:
     settings = {"sandbox": {"ignoreViolations": {"write": ["/outside"]}}}
     async with whole_line(stub_parts(stubs), settings) as line:
-        await wait_until_async(lambda: "violation-log" in line.running.daemon.layers(), "the log is read")
+        await wait_until_async(lambda: "violation-log" in line.running.daemon.state.layers(), "the log is read")
         out = await line.client(
             "session = box.session('.'); done = session.run(['write', '../outside', 'x'], capture_output=True); "
             "other = session.run(['write', '../other', 'x'], capture_output=True); "
@@ -227,11 +227,11 @@ async def test_results_do_not_wait_for_a_log_that_says_nothing(stubs: MacStubs, 
     stubs.log_mode(mode)
     async with whole_line(stub_parts(stubs)) as line:
         assert await line.client(SETTLING) == "1\n"
-        assert "violation-log" not in line.running.daemon.layers()
+        assert "violation-log" not in line.running.daemon.state.layers()
         words = {"sandboxed": "refuses to run inside a sandbox", "silent": "has no records yet"}[mode]
 
         def said() -> bool:
-            return any(words in warning for warning in line.running.daemon.machine_warnings())
+            return any(words in warning for warning in line.running.daemon.state.machine_warnings())
 
         await wait_until_async(said, "status says why")
         status = json.loads((await line.cli("status", "--json"))[1])

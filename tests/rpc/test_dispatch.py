@@ -48,7 +48,7 @@ async def ask(
     handler: Any, params: Any, access: MethodAccess = MethodAccess.ASK, client: Any = None
 ) -> tuple[Any, Log]:
     log = Log()
-    dispatcher = Dispatcher(None, log.logger, {"m": Route(Params, handler, access)})  # type: ignore[arg-type]
+    dispatcher = Dispatcher({"m": Route(Params, handler, access)}, None, log.logger)  # type: ignore[arg-type]
     message = {"jsonrpc": "2.0", "id": 1, "method": "m", "params": params}
     return await dispatcher.respond(message, client or FakeClient()), log
 

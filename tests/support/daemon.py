@@ -14,9 +14,10 @@ from typing import Any
 
 from sandboxd.app.compose import run_daemon
 from sandboxd.app.configuration import DaemonConfig
+from sandboxd.app.handover import RunningDaemon as Daemon
+from sandboxd.app.handover import hand_over
 from sandboxd.app.platform import Assemble
 from sandboxd.daemon.lifecycle import StopRequest
-from sandboxd.daemon.state import Daemon
 from sandboxd.handover.document import Incoming, read_document
 from support.rpc import Log, RawClient
 
@@ -148,7 +149,7 @@ class Successive:
     async def restart(self, change: Callable[[bytes], bytes] = lambda document: document) -> Daemon:
         """Hand over and take over; `change` may do something to the document in between."""
         assert self.daemon is not None
-        outgoing = await self.daemon.hand_over()
+        outgoing = await hand_over(self.daemon)
         await self._stack.aclose()
         self.document = change(outgoing.text())
         return await self.begin(read_document(self.document))

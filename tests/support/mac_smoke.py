@@ -186,7 +186,7 @@ async def try_groups(
 async def _until_logged(line: Line) -> None:
     """A case says whether it came: without a log the others still tell something."""
     with contextlib.suppress(AssertionError):
-        await wait_until_async(lambda: "violation-log" in line.running.daemon.layers(), limit_s=LOG_S)
+        await wait_until_async(lambda: "violation-log" in line.running.daemon.state.layers(), limit_s=LOG_S)
 
 
 async def _try(case: Case, trial: Trial) -> Result:

@@ -73,7 +73,8 @@ async def _(trial: Trial) -> None:
 
 @SANDBOX.case("the system's log is read")
 async def _(trial: Trial) -> None:
-    expect("violation-log" in trial.line.running.daemon.layers(), f"{trial.line.running.daemon.machine_warnings()}")
+    state = trial.line.running.daemon.state
+    expect("violation-log" in state.layers(), f"{state.machine_warnings()}")
 
 
 @SANDBOX.case("no sandbox within a sandbox", real=True)

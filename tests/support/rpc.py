@@ -18,8 +18,7 @@ from typing import Any, cast
 from structlog.typing import FilteringBoundLogger
 
 from sandboxd.daemon.log import LogFormat, make_logger
-from sandboxd.daemon.state import Daemon
-from sandboxd.rpc.call import Route
+from sandboxd.rpc.call import CallSurroundings, Route
 from sandboxd.rpc.connection import RpcConnection
 from sandboxd.rpc.dispatch import Dispatcher
 from sandboxd.rpc.server import Connections
@@ -157,7 +156,6 @@ class Door:
 async def open_door(
     path: Path | str,
     methods: Mapping[str, Route],
-    daemon: object = None,
     on_lost: Callable[[RpcConnection], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Door]:
     """Serve `methods` at `path`."""
@@ -169,7 +167,7 @@ async def open_door(
             await on_lost(connection)
         door.lost.append(connection)
 
-    dispatcher = Dispatcher(cast(Daemon, daemon), log.logger, methods)
+    dispatcher = Dispatcher(methods, cast(CallSurroundings, None), log.logger)
     async with door.connections.serving(listen(door.path), dispatcher, log.logger, lost):
         try:
             yield door

@@ -62,6 +62,11 @@ class Reloading:
             self._policies.before_reading = lambda locations: None
             await self._end()
 
+    async def bring_up_to_date(self, directory: str | None) -> None:
+        """Reread changed files of a known project, or of the daemon. Never raises."""
+        await self.come_back()
+        await self._policies.bring_up_to_date(directory)
+
     async def come_back(self) -> None:
         """Retry a failed watch when it is time. Never raises."""
         if not self.failure or not self._is_on or asyncio.get_running_loop().time() < self._retry_at:

@@ -261,11 +261,6 @@ class Trusting:
         except DaemonError as error:  # reading the settings reports broken and missing files
             self._log.warning("cannot prompt for a changed project", directory=directory, why=error.message)
 
-    @property
-    def is_asking(self) -> bool:
-        """Return whether a prompt is open or due."""
-        return bool(self._asking)
-
     def close(self) -> None:
         """Cancel the prompts at the end of the daemon."""
         for task in self._asking.values():

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, cast
 
-from sandboxd.daemon.permissions import Asked, GrantScope, PermissionQuery, QuestionKind, ResolvedQuestion, UserAnswer
+from sandboxd.daemon.permissions import (
+    Asked,
+    GrantScope,
+    PermissionQueries,
+    PermissionQuery,
+    QuestionKind,
+    ResolvedQuestion,
+    UserAnswer,
+)
+from sandboxd.daemon.policies import Policies
 from sandboxd.errors import CallerError
 from sandboxd.policy.display import neutralise
-from sandboxd.rpc.call import ConnectedClient, MethodCall
+from sandboxd.rpc.call import ConnectedClient, MethodCall, existing_directory
 from sandboxd.rpc.peer import has_ended
+from sandboxd.runtime.sessions import Sessions
 from sandboxd_client.wire.messages.prompts import (
     GrantRecord,
     PermissionListParams,
@@ -31,104 +42,106 @@ from sandboxd_client.wire.messages.prompts import (
 from sandboxd_client.wire.params import encode
 
 
-async def subscribe(call: MethodCall, params: PermissionSubscribeParams) -> PermissionSubscribeResult:
-    """Return the open questions, and notify of each later question and outcome."""
-    return PermissionSubscribeResult(tuple(map(_request, call.daemon.permissions.subscribe(call.client, tell))))
+@dataclass(frozen=True, slots=True)
+class PermissionMethods:
+    """`permission.*` and `sandbox_permission_response`."""
 
+    permissions: PermissionQueries
+    sessions: Sessions
+    policies: Policies
 
-async def respond(call: MethodCall, params: PermissionResponseParams) -> PermissionResponseResult:
-    """One answer.
+    async def subscribe(self, call: MethodCall, params: PermissionSubscribeParams) -> PermissionSubscribeResult:
+        """Return the open questions, and notify of each later question and outcome."""
+        return PermissionSubscribeResult(tuple(map(_request, self.permissions.subscribe(call.client, tell))))
 
-    Raises CallerError when it does not count, SettingsError when `always` cannot be written."""
-    prompts = call.daemon.permissions.prompts
-    if any(map(has_ended, prompts.askers(params.request_id, present=True))):
-        raise CallerError(
-            "not_permitted",
-            "the process that asked has ended, and another one holds its connection: who may answer cannot be told",
-            hint="have the program ask again",
+    async def respond(self, call: MethodCall, params: PermissionResponseParams) -> PermissionResponseResult:
+        """One answer.
+
+        Raises CallerError when it does not count, SettingsError when `always` cannot be written."""
+        prompts = self.permissions.prompts
+        if any(map(has_ended, prompts.askers(params.request_id, present=True))):
+            raise CallerError(
+                "not_permitted",
+                "the process that asked has ended, and another one holds its connection: who may answer cannot be told",
+                hint="have the program ask again",
+            )
+        if call.caller.descends_from(prompts.askers(params.request_id)):
+            raise CallerError(
+                "not_permitted",
+                "the process that asked a question, or one that it started, may not answer it",
+                hint="answer it in another terminal with: sandboxd prompts",
+            )
+        resolved = await self.permissions.answer(
+            call.client,
+            params.request_id,
+            UserAnswer(params.behavior == "allow", GrantScope(params.scope), params.ttl_s, bool(params.confirm)),
+            f"pid {call.caller.pid}",
         )
-    if call.caller.descends_from(prompts.askers(params.request_id)):
-        raise CallerError(
-            "not_permitted",
-            "the process that asked a question, or one that it started, may not answer it",
-            hint="answer it in another terminal with: sandboxd prompts",
+        return PermissionResponseResult(
+            _behavior(resolved.allowed), _scope(resolved.scope), tuple(map(neutralise, resolved.warnings))
         )
-    resolved = await call.daemon.permissions.answer(
-        call.client,
-        params.request_id,
-        UserAnswer(params.behavior == "allow", GrantScope(params.scope), params.ttl_s, bool(params.confirm)),
-        f"pid {call.caller.pid}",
-    )
-    return PermissionResponseResult(
-        _behavior(resolved.allowed), _scope(resolved.scope), tuple(map(neutralise, resolved.warnings))
-    )
 
-
-async def request(call: MethodCall, params: PermissionRequestParams) -> PermissionRequestResult:
-    """Waits for the answer as long as people take."""
-    sessions = call.daemon.sessions
-    if params.session_id is not None:
-        session = sessions.get(params.session_id)
-    elif params.cwd is not None:
-        cwd = call.daemon.directory(params.cwd)
-        call.check_project(cwd)
-        session = sessions.implicit(call.client, cwd, call.daemon.policies.of_session(cwd))
-    else:
-        raise CallerError("question_invalid", "a question belongs to a session", hint="send session_id or cwd")
-    query = PermissionQuery(
-        kind=QuestionKind(params.kind),
-        host=params.host,
-        port=params.port,
-        path=params.path,
-        write=params.write,
-        command=params.command,
-        command_id=params.command_id,
-        reason=params.reason,
-    )
-    answer = await call.daemon.permissions.request(session, query, uid=call.caller.uid, process=call.caller.process)
-    return PermissionRequestResult(
-        _behavior(answer.allowed),
-        _scope(answer.scope),
-        answer.by,
-        neutralise(answer.text),
-        answer.request_id,
-        neutralise(answer.hint),
-        session.variables_outside() if answer.allowed and query.kind is QuestionKind.SANDBOX_OVERRIDE else {},
-    )
-
-
-async def list_permissions(call: MethodCall, params: PermissionListParams) -> PermissionListResult:
-    """List grants and open questions.
-
-    Raises CallerError `session_unknown`."""
-    permissions = call.daemon.permissions
-    grants = tuple(
-        GrantRecord(
-            grant_id=grant.id,
-            session_id=session_id,
-            subject=grant.subject,
-            scope=grant.scope.value,
-            by=grant.by,
-            given_at=grant.given_at,
-            expires_at=grant.expires_at,
-            command_id=grant.command_id,
+    async def request(self, call: MethodCall, params: PermissionRequestParams) -> PermissionRequestResult:
+        """Waits for the answer as long as people take."""
+        if params.session_id is not None:
+            session = self.sessions.get(params.session_id)
+        elif params.cwd is not None:
+            cwd = existing_directory(params.cwd)
+            call.check_project(cwd)
+            session = self.sessions.implicit(call.client, cwd, self.policies.of_session(cwd))
+        else:
+            raise CallerError("question_invalid", "a question belongs to a session", hint="send session_id or cwd")
+        query = PermissionQuery(
+            kind=QuestionKind(params.kind),
+            host=params.host,
+            port=params.port,
+            path=params.path,
+            write=params.write,
+            command=params.command,
+            command_id=params.command_id,
+            reason=params.reason,
         )
-        for session_id, grant in permissions.grants(params.session_id)
-        if call.owns(session_id)
-    )
-    asked = tuple(
-        _request(one)
-        for one in permissions.prompts.open()
-        if params.session_id in (None, one.session_id) and call.owns(one.session_id)
-    )
-    return PermissionListResult(grants, asked, permissions.prompts.subscribers)
+        answer = await self.permissions.request(session, query, uid=call.caller.uid, process=call.caller.process)
+        return PermissionRequestResult(
+            _behavior(answer.allowed),
+            _scope(answer.scope),
+            answer.by,
+            neutralise(answer.text),
+            answer.request_id,
+            neutralise(answer.hint),
+            session.variables_outside() if answer.allowed and query.kind is QuestionKind.SANDBOX_OVERRIDE else {},
+        )
 
+    async def list_permissions(self, call: MethodCall, params: PermissionListParams) -> PermissionListResult:
+        """List grants and open questions.
 
-async def revoke(call: MethodCall, params: PermissionRevokeParams) -> PermissionRevokeResult:
-    """Take a yes back at once.
+        Raises CallerError `session_unknown`."""
+        grants = tuple(
+            GrantRecord(
+                grant_id=grant.id,
+                session_id=session_id,
+                subject=grant.subject,
+                scope=grant.scope.value,
+                by=grant.by,
+                given_at=grant.given_at,
+                expires_at=grant.expires_at,
+                command_id=grant.command_id,
+            )
+            for session_id, grant in self.permissions.grants(params.session_id)
+            if call.owns(session_id)
+        )
+        asked = tuple(
+            _request(one)
+            for one in self.permissions.prompts.open()
+            if params.session_id in (None, one.session_id) and call.owns(one.session_id)
+        )
+        return PermissionListResult(grants, asked, self.permissions.prompts.subscribers)
 
-    Raises CallerError `session_unknown`, `grant_unknown`."""
-    return PermissionRevokeResult(call.daemon.permissions.revoke(params.session_id, params.grant_id).subject)
+    async def revoke(self, call: MethodCall, params: PermissionRevokeParams) -> PermissionRevokeResult:
+        """Take a yes back at once.
+
+        Raises CallerError `session_unknown`, `grant_unknown`."""
+        return PermissionRevokeResult(self.permissions.revoke(params.session_id, params.grant_id).subject)
 
 
 def tell(client: ConnectedClient, event: Asked | ResolvedQuestion) -> None:

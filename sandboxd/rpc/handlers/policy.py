@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from sandboxd.daemon.policy_queries import Explained
+from sandboxd.daemon.policy_queries import Explained, PolicyQueries
 from sandboxd.policy.explain import guidance
 from sandboxd.policy.explain.guidance import Surroundings
 from sandboxd.policy.hosts.host_patterns import HostPattern
 from sandboxd.policy.hosts.parent_proxies import ParentProxy
-from sandboxd.rpc.call import MethodCall
+from sandboxd.rpc.call import MethodCall, existing_directory
 from sandboxd.rpc.caller_variables import caller_search_path, caller_variables
 from sandboxd.rpc.records import origin_record, reason_record
+from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
 from sandboxd.settings.origins import Origin
 from sandboxd_client.wire.messages.policy import (
@@ -28,60 +30,65 @@ from sandboxd_client.wire.messages.policy import (
 from sandboxd_client.wire.params import encode
 
 
-async def explain(call: MethodCall, params: ExplainParams) -> ExplainResult:
-    """Raises CallerError when the target is no path, host, command or socket."""
-    questions = call.daemon.questions
-    directory = None if params.cwd is None else call.daemon.directory(params.cwd)
-    names = questions.policy(params.session_id, directory).variables
-    variables = await caller_variables(call, names, None)
-    mine = Overrides(variables=variables) if variables else NO_OVERRIDES
-    match params.kind:
-        case "host":
-            explained = questions.explain_host(params.target, params.session_id, directory)
-        case "path":
-            explained = await questions.explain_path(
-                params.target, params.session_id, directory, mine, write=params.write
-            )
-        case "socket":
-            explained = await questions.explain_socket(params.target, params.session_id, directory, mine)
-        case _:
-            search = await caller_search_path(call)
-            answer = await questions.explain_command(
-                params.target, params.session_id, directory, mine, uid=call.caller.uid, search=search
-            )
-            explained = Explained(params.target, answer.decision, answer.sandboxed)
-    decision = explained.decision
-    return ExplainResult(
-        kind=params.kind,
-        subject=explained.subject,
-        behavior=decision.behavior.value,
-        reason=reason_record(decision),
-        hint=decision.hint,
-        sandboxed=explained.sandboxed,
-    )
+@dataclass(frozen=True, slots=True)
+class PolicyMethods:
+    """`policy.*`."""
 
+    questions: PolicyQueries
+    sessions: Sessions
 
-async def effective(call: MethodCall, params: EffectiveParams) -> EffectiveResult:
-    directory = None if params.cwd is None else call.daemon.directory(params.cwd)
-    policy = call.daemon.questions.policy(params.session_id, directory)
-    return EffectiveResult(policy.generation, _plain(policy))
+    async def explain(self, call: MethodCall, params: ExplainParams) -> ExplainResult:
+        """Raises CallerError when the target is no path, host, command or socket."""
+        questions = self.questions
+        directory = None if params.cwd is None else existing_directory(params.cwd)
+        names = questions.policy(params.session_id, directory).variables
+        variables = await caller_variables(call, names, None)
+        mine = Overrides(variables=variables) if variables else NO_OVERRIDES
+        match params.kind:
+            case "host":
+                explained = questions.explain_host(params.target, params.session_id, directory)
+            case "path":
+                explained = await questions.explain_path(
+                    params.target, params.session_id, directory, mine, write=params.write
+                )
+            case "socket":
+                explained = await questions.explain_socket(params.target, params.session_id, directory, mine)
+            case _:
+                search = await caller_search_path(call)
+                answer = await questions.explain_command(
+                    params.target, params.session_id, directory, mine, uid=call.caller.uid, search=search
+                )
+                explained = Explained(params.target, answer.decision, answer.sandboxed)
+        decision = explained.decision
+        return ExplainResult(
+            kind=params.kind,
+            subject=explained.subject,
+            behavior=decision.behavior.value,
+            reason=reason_record(decision),
+            hint=decision.hint,
+            sandboxed=explained.sandboxed,
+        )
 
+    async def effective(self, call: MethodCall, params: EffectiveParams) -> EffectiveResult:
+        directory = None if params.cwd is None else existing_directory(params.cwd)
+        policy = self.questions.policy(params.session_id, directory)
+        return EffectiveResult(policy.generation, _plain(policy))
 
-async def describe(call: MethodCall, params: DescribeParams) -> DescribeResult:
-    """The restrictions in words, as a model should be told them."""
-    questions = call.daemon.questions
-    directory = None if params.cwd is None else call.daemon.directory(params.cwd)
-    if params.session_id is not None and directory is None:
-        directory = call.daemon.sessions.get(params.session_id).cwd
-    policy = questions.policy(params.session_id, directory)
-    around = Surroundings(
-        directory or "the working directory",
-        "/tmp",
-        exceptions=tuple((params.exceptions or {}).items()),
-        unavailable=await questions.unavailable(),
-    )
-    description = guidance.describe(policy, around)
-    return DescribeResult(policy.generation, description.text, description.data)
+    async def describe(self, call: MethodCall, params: DescribeParams) -> DescribeResult:
+        """The restrictions in words, as a model should be told them."""
+        questions = self.questions
+        directory = None if params.cwd is None else existing_directory(params.cwd)
+        if params.session_id is not None and directory is None:
+            directory = self.sessions.get(params.session_id).cwd
+        policy = questions.policy(params.session_id, directory)
+        around = Surroundings(
+            directory or "the working directory",
+            "/tmp",
+            exceptions=tuple((params.exceptions or {}).items()),
+            unavailable=await questions.unavailable(),
+        )
+        description = guidance.describe(policy, around)
+        return DescribeResult(policy.generation, description.text, description.data)
 
 
 def _plain(value: Any) -> Any:

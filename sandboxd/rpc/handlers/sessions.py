@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from sandboxd.daemon.policies import Policies
 from sandboxd.errors import CallerError
 from sandboxd.policy.decision import PermissionMode
-from sandboxd.rpc.call import MethodCall
+from sandboxd.rpc.call import MethodCall, existing_directory
 from sandboxd.runtime.session import SandboxSession
 from sandboxd.runtime.session_records import SessionSpec
+from sandboxd.runtime.sessions import Sessions
 from sandboxd_client.wire.messages.sessions import (
     SessionCloseParams,
     SessionCloseResult,
@@ -18,44 +22,47 @@ from sandboxd_client.wire.messages.sessions import (
 )
 
 
-async def open_session(call: MethodCall, params: SessionOpenParams) -> SessionOpenResult:
-    """A session of the caller's connection.
+@dataclass(frozen=True, slots=True)
+class SessionMethods:
+    """`session.*`."""
 
-    Raises CallerError for its directory, SettingsError for its settings."""
-    cwd = call.daemon.directory(params.cwd)
-    call.check_project(cwd)
-    if params.detach and call.caller.restricted:
-        raise CallerError(
-            "not_permitted",
-            "a connection with the role agent may not open a detached session, which would outlive it",
-            hint="open it without detach",
+    sessions: Sessions
+    policies: Policies
+
+    async def open_session(self, call: MethodCall, params: SessionOpenParams) -> SessionOpenResult:
+        """A session of the caller's connection.
+
+        Raises CallerError for its directory, SettingsError for its settings."""
+        cwd = existing_directory(params.cwd)
+        call.check_project(cwd)
+        if params.detach and call.caller.restricted:
+            raise CallerError(
+                "not_permitted",
+                "a connection with the role agent may not open a detached session, which would outlive it",
+                hint="open it without detach",
+            )
+        policy = self.policies.of_session(cwd, params.settings, restricted=call.caller.restricted)
+        now = policy()  # settings that cannot hold are refused here, not at the first command
+        mode = PermissionMode.PROMPT if params.permission_mode is None else PermissionMode(params.permission_mode)
+        spec = SessionSpec(
+            cwd=cwd,
+            name=params.name,
+            permission_mode=mode,
+            detached=params.detach,
+            restricted=call.caller.restricted,
         )
-    policy = call.daemon.policies.of_session(cwd, params.settings, restricted=call.caller.restricted)
-    now = policy()  # settings that cannot hold are refused here, not at the first command
-    mode = PermissionMode.PROMPT if params.permission_mode is None else PermissionMode(params.permission_mode)
-    spec = SessionSpec(
-        cwd=cwd,
-        name=params.name,
-        permission_mode=mode,
-        detached=params.detach,
-        restricted=call.caller.restricted,
-    )
-    session = call.daemon.sessions.open(spec, policy, call.client)
-    call.daemon.policies.keep(session.id, policy)
-    return SessionOpenResult(session.id, now.generation, now.warnings)
+        session = self.sessions.open(spec, policy, call.client)
+        self.policies.keep(session.id, policy)
+        return SessionOpenResult(session.id, now.generation, now.warnings)
 
+    async def close_session(self, call: MethodCall, params: SessionCloseParams) -> SessionCloseResult:
+        running = len(self.sessions.get(params.session_id).commands())
+        await self.sessions.close(params.session_id)
+        return SessionCloseResult(running)
 
-async def close_session(call: MethodCall, params: SessionCloseParams) -> SessionCloseResult:
-    running = len(call.daemon.sessions.get(params.session_id).commands())
-    await call.daemon.sessions.close(params.session_id)
-    return SessionCloseResult(running)
-
-
-async def list_sessions(call: MethodCall, params: SessionListParams) -> SessionListResult:
-    """Those that the caller may see."""
-    return SessionListResult(
-        tuple(record_of(session) for session in call.daemon.sessions.all() if call.owns(session.id))
-    )
+    async def list_sessions(self, call: MethodCall, params: SessionListParams) -> SessionListResult:
+        """Those that the caller may see."""
+        return SessionListResult(tuple(record_of(session) for session in self.sessions.all() if call.owns(session.id)))
 
 
 def record_of(session: SandboxSession) -> SessionRecord:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from sandboxd.daemon.policies import Policies
 from sandboxd.daemon.settings.linting import lint_files
 from sandboxd.daemon.settings.linting import schema as json_schema
 from sandboxd.daemon.settings.local_edits import Change, Changed, change_of, change_project, change_settings, excluding
-from sandboxd.daemon.settings.subscriptions import SettingsState
-from sandboxd.daemon.settings.trusting import Shown, TrustedDirectory
+from sandboxd.daemon.settings.subscriptions import SettingsState, SettingsSubscriptions
+from sandboxd.daemon.settings.trusting import Shown, TrustedDirectory, Trusting
 from sandboxd.errors import CallerError
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.hosts.parent_proxies import without_password
-from sandboxd.rpc.call import ConnectedClient, MethodCall
+from sandboxd.rpc.call import ConnectedClient, MethodCall, existing_directory
 from sandboxd.rpc.records import origin_record
+from sandboxd.runtime.sessions import Sessions
 from sandboxd.settings.merge import Settings
 from sandboxd.settings.problems import Problem
 from sandboxd_client.wire.messages.settings import (
@@ -50,29 +53,126 @@ from sandboxd_client.wire.messages.settings import (
 from sandboxd_client.wire.params import encode
 
 
-async def get(call: MethodCall, params: SettingsGetParams) -> SettingsGetResult:
-    """Settings in force for the session or directory, else the daemon's own."""
-    project, now = call.daemon.policies.snapshot(params.session_id, _directory(call, params.session_id, params.cwd))
-    ignored = (
-        IgnoredSetting(entry.key, _shown(entry.key, entry.value), neutralise(entry.reason), origin_record(entry.origin))
-        for entry in now.settings.ignored
-        if _concerns(params.key, entry.key)
-    )
-    return SettingsGetResult(
-        now.policy.generation,
-        _values(now.settings, (key for key in now.settings.effective() if _concerns(params.key, key))),
-        file_records(project.latest),
-        problem_records(p for p in project.problems if not p.origin.key or _concerns(params.key, p.origin.key)),
-        tuple(ignored),
-    )
+@dataclass(frozen=True, slots=True)
+class SettingsMethods:
+    """`settings.*`."""
 
+    policies: Policies
+    sessions: Sessions
+    trusting: Trusting
+    subscriptions: SettingsSubscriptions
 
-def _directory(call: MethodCall, session_id: str | None, cwd: str | None) -> str | None:
-    """The directory whose project is meant.
+    async def get(self, call: MethodCall, params: SettingsGetParams) -> SettingsGetResult:
+        """Settings in force for the session or directory, else the daemon's own."""
+        project, now = self.policies.snapshot(params.session_id, self._directory(params.session_id, params.cwd))
+        ignored = (
+            IgnoredSetting(
+                entry.key, _shown(entry.key, entry.value), neutralise(entry.reason), origin_record(entry.origin)
+            )
+            for entry in now.settings.ignored
+            if _concerns(params.key, entry.key)
+        )
+        return SettingsGetResult(
+            now.policy.generation,
+            _values(now.settings, (key for key in now.settings.effective() if _concerns(params.key, key))),
+            file_records(project.latest),
+            problem_records(p for p in project.problems if not p.origin.key or _concerns(params.key, p.origin.key)),
+            tuple(ignored),
+        )
 
-    Raises CallerError `session_unknown`, `cwd_relative`, `cwd_missing`."""
-    directory = None if cwd is None else call.daemon.directory(cwd)
-    return directory if session_id is None else call.daemon.sessions.get(session_id).cwd
+    async def reload(self, call: MethodCall, params: SettingsReloadParams) -> SettingsReloadResult:
+        outcome = self.policies.reload()
+        return SettingsReloadResult(self.policies.generation, outcome.switched, problem_records(outcome.problems))
+
+    async def update(self, call: MethodCall, params: SettingsUpdateParams) -> SettingsUpdateResult:
+        """Change local settings.
+
+        Raises CallerError with the reason where policy locks a key or a change makes no sense."""
+        if not params.changes:
+            raise CallerError("invalid_params", "there is nothing to change", hint="send changes: [{act, key, value}]")
+        changes = [change_of(change.act, change.key, change.value) for change in params.changes]
+        directory = self._directory(params.session_id, params.cwd)
+        return await self._change(changes, params, directory)
+
+    async def exclude_command(self, call: MethodCall, params: ExcludeCommandParams) -> SettingsUpdateResult:
+        """Let a command run outside the sandbox from now on, or no longer."""
+        change = excluding(params.pattern, remove=params.remove)
+        directory = self._directory(params.session_id, params.cwd)
+        return await self._change([change], params, directory)
+
+    def _directory(self, session_id: str | None, cwd: str | None) -> str | None:
+        """The directory whose project is meant.
+
+        Raises CallerError `session_unknown`, `cwd_relative`, `cwd_missing`."""
+        directory = None if cwd is None else existing_directory(cwd)
+        return directory if session_id is None else self.sessions.get(session_id).cwd
+
+    async def _change(
+        self,
+        changes: Sequence[Change],
+        params: SettingsUpdateParams | ExcludeCommandParams,
+        directory: str | None,
+    ) -> SettingsUpdateResult:
+        policies, confirmed = self.policies, params.confirm
+        if not params.project:
+            return _updated(await change_settings(policies, changes, params.session_id, directory, confirmed=confirmed))
+        if directory is None:
+            raise CallerError("cwd_relative", "a project's settings are those of a directory", hint="send cwd")
+        changed = await change_project(policies, self.trusting, changes, directory, confirmed=confirmed)
+        return _updated(changed)
+
+    async def trust(self, call: MethodCall, params: SettingsTrustParams) -> SettingsTrustResult:
+        """Trust in the settings files of projects.
+
+        Raises CallerError, SettingsError."""
+        trusting = self.trusting
+        if params.action == "list":
+            return SettingsTrustResult(trusting.is_permitted, trusted=tuple(map(_trusted_record, trusting.all())))
+        if params.path is None or not params.path.startswith("/"):
+            raise CallerError("path_relative", "trust is about an absolute path", hint="send the path of a directory")
+        if params.action == "remove":
+            return SettingsTrustResult(trusting.is_permitted, params.path, done=await trusting.remove(params.path))
+        if params.action == "trust":
+            return _trust_result(await trusting.trust(params.path, params.digests), done=True)
+        return _trust_result(await asyncio.to_thread(trusting.show, params.path))
+
+    async def locked(self, call: MethodCall, params: SettingsLockedParams) -> SettingsLockedResult:
+        """Keys that managed settings lock."""
+        directory = self._directory(params.session_id, params.cwd)
+        _, now = self.policies.snapshot(params.session_id, directory)
+        return SettingsLockedResult(
+            tuple(
+                LockedKey(lock.key, lock.reason, None if lock.origin is None else origin_record(lock.origin))
+                for lock in now.settings.all_locked()
+            )
+        )
+
+    async def subscribe(self, call: MethodCall, params: SettingsSubscribeParams) -> SettingsSubscribeResult:
+        """Return the state, and send `settings_changed` after each reload with a change."""
+        directory = self._directory(params.session_id, params.cwd)
+        state = self.subscriptions.add(call.client, params.session_id, directory, tell)
+        return SettingsSubscribeResult(
+            state.generation,
+            _values(state.settings, state.settings.effective()),
+            problem_records(state.problems),
+            neutralise(state.broken),
+        )
+
+    async def lint(self, call: MethodCall, params: SettingsLintParams) -> SettingsLintResult:
+        """Check files without applying them."""
+        for file in params.files or ():
+            if not file.startswith("/"):
+                raise CallerError(
+                    "path_relative",
+                    f"the path of a file is not absolute: {neutralise(file)}",
+                    hint="send absolute paths",
+                )
+        directory = self._directory(None, params.cwd)
+        found = await asyncio.to_thread(lint_files, self.policies.places, directory, params.files, params.source)
+        return SettingsLintResult(not found.problems, found.files, problem_records(found.problems))
+
+    async def schema(self, call: MethodCall, params: SettingsSchemaParams) -> SettingsSchemaResult:
+        return SettingsSchemaResult(json_schema())
 
 
 def _concerns(wanted: str | None, key: str) -> bool:
@@ -96,63 +196,9 @@ def _shown(key: str, value: Any) -> Any:
     return without_password(value) if key == "sandbox.network.parentProxy" and isinstance(value, str) else value
 
 
-async def reload(call: MethodCall, params: SettingsReloadParams) -> SettingsReloadResult:
-    outcome = call.daemon.policies.reload()
-    return SettingsReloadResult(call.daemon.policies.generation, outcome.switched, problem_records(outcome.problems))
-
-
-async def update(call: MethodCall, params: SettingsUpdateParams) -> SettingsUpdateResult:
-    """Change local settings.
-
-    Raises CallerError with the reason where policy locks a key or a change makes no sense."""
-    if not params.changes:
-        raise CallerError("invalid_params", "there is nothing to change", hint="send changes: [{act, key, value}]")
-    changes = [change_of(change.act, change.key, change.value) for change in params.changes]
-    directory = _directory(call, params.session_id, params.cwd)
-    return await _change(call, changes, params, directory)
-
-
-async def exclude_command(call: MethodCall, params: ExcludeCommandParams) -> SettingsUpdateResult:
-    """Let a command run outside the sandbox from now on, or no longer."""
-    change = excluding(params.pattern, remove=params.remove)
-    directory = _directory(call, params.session_id, params.cwd)
-    return await _change(call, [change], params, directory)
-
-
-async def _change(
-    call: MethodCall,
-    changes: Sequence[Change],
-    params: SettingsUpdateParams | ExcludeCommandParams,
-    directory: str | None,
-) -> SettingsUpdateResult:
-    policies, confirmed = call.daemon.policies, params.confirm
-    if not params.project:
-        return _updated(await change_settings(policies, changes, params.session_id, directory, confirmed=confirmed))
-    if directory is None:
-        raise CallerError("cwd_relative", "a project's settings are those of a directory", hint="send cwd")
-    changed = await change_project(policies, call.daemon.trusting, changes, directory, confirmed=confirmed)
-    return _updated(changed)
-
-
 def _updated(changed: Changed) -> SettingsUpdateResult:
     warnings = tuple(map(neutralise, changed.warnings))
     return SettingsUpdateResult(changed.generation, changed.file, changed.written, changed.keys, warnings)
-
-
-async def trust(call: MethodCall, params: SettingsTrustParams) -> SettingsTrustResult:
-    """Trust in the settings files of projects.
-
-    Raises CallerError, SettingsError."""
-    trusting = call.daemon.trusting
-    if params.action == "list":
-        return SettingsTrustResult(trusting.is_permitted, trusted=tuple(map(_trusted_record, trusting.all())))
-    if params.path is None or not params.path.startswith("/"):
-        raise CallerError("path_relative", "trust is about an absolute path", hint="send the path of a directory")
-    if params.action == "remove":
-        return SettingsTrustResult(trusting.is_permitted, params.path, done=await trusting.remove(params.path))
-    if params.action == "trust":
-        return _trust_result(await trusting.trust(params.path, params.digests), done=True)
-    return _trust_result(await asyncio.to_thread(trusting.show, params.path))
 
 
 def _trust_result(shown: Shown, *, done: bool = False) -> SettingsTrustResult:
@@ -169,30 +215,6 @@ def _trusted_record(record: TrustedDirectory) -> TrustedRecord:
     return TrustedRecord(record.directory, tuple(record.files), record.trusted_at)
 
 
-async def locked(call: MethodCall, params: SettingsLockedParams) -> SettingsLockedResult:
-    """Keys that managed settings lock."""
-    directory = _directory(call, params.session_id, params.cwd)
-    _, now = call.daemon.policies.snapshot(params.session_id, directory)
-    return SettingsLockedResult(
-        tuple(
-            LockedKey(lock.key, lock.reason, None if lock.origin is None else origin_record(lock.origin))
-            for lock in now.settings.all_locked()
-        )
-    )
-
-
-async def subscribe(call: MethodCall, params: SettingsSubscribeParams) -> SettingsSubscribeResult:
-    """Return the state, and send `settings_changed` after each reload with a change."""
-    directory = _directory(call, params.session_id, params.cwd)
-    state = call.daemon.subscriptions.add(call.client, params.session_id, directory, tell)
-    return SettingsSubscribeResult(
-        state.generation,
-        _values(state.settings, state.settings.effective()),
-        problem_records(state.problems),
-        neutralise(state.broken),
-    )
-
-
 def tell(client: ConnectedClient, state: SettingsState) -> None:
     session_id, cwd = state.scope
     record = SettingsChangedNotification(
@@ -204,22 +226,6 @@ def tell(client: ConnectedClient, state: SettingsState) -> None:
         cwd,
     )
     client.notify("settings_changed", encode(record))
-
-
-async def lint(call: MethodCall, params: SettingsLintParams) -> SettingsLintResult:
-    """Check files without applying them."""
-    for file in params.files or ():
-        if not file.startswith("/"):
-            raise CallerError(
-                "path_relative", f"the path of a file is not absolute: {neutralise(file)}", hint="send absolute paths"
-            )
-    directory = _directory(call, None, params.cwd)
-    found = await asyncio.to_thread(lint_files, call.daemon.policies.places, directory, params.files, params.source)
-    return SettingsLintResult(not found.problems, found.files, problem_records(found.problems))
-
-
-async def schema(call: MethodCall, params: SettingsSchemaParams) -> SettingsSchemaResult:
-    return SettingsSchemaResult(json_schema())
 
 
 def file_records(settings: Settings) -> tuple[SettingsFileRecord, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sandboxd.daemon.violation_queries import Cleared, ViolationSnapshot
+from dataclasses import dataclass
+
+from sandboxd.daemon.violation_queries import Cleared, ViolationQueries, ViolationSnapshot
 from sandboxd.errors import CallerError
 from sandboxd.policy.violation import Violation
 from sandboxd.rpc.call import ConnectedClient, MethodCall
@@ -23,32 +25,34 @@ from sandboxd_client.wire.messages.violations import (
 from sandboxd_client.wire.params import encode
 
 
-async def list_violations(call: MethodCall, params: ViolationListParams) -> ViolationListResult:
-    return _result(call.daemon.blocked.snapshot(params.session_id, params.command_id, params.since, call.owns))
+@dataclass(frozen=True, slots=True)
+class ViolationMethods:
+    """`violation.*`."""
 
+    queries: ViolationQueries
 
-async def subscribe(call: MethodCall, params: ViolationSubscribeParams) -> ViolationListResult:
-    """Return violations since the cursor, and notify of each change."""
-    if params.session_id is None and call.caller.restricted:
-        raise CallerError(
-            "not_permitted",
-            "a connection with the role agent hears of its own sessions only",
-            hint="send the session_id of a session that it has opened",
-        )
-    return _result(call.daemon.blocked.subscribe(call.client, params.session_id, params.since, tell))
+    async def list_violations(self, call: MethodCall, params: ViolationListParams) -> ViolationListResult:
+        return _result(self.queries.snapshot(params.session_id, params.command_id, params.since, call.owns))
 
+    async def subscribe(self, call: MethodCall, params: ViolationSubscribeParams) -> ViolationListResult:
+        """Return violations since the cursor, and notify of each change."""
+        if params.session_id is None and call.caller.restricted:
+            raise CallerError(
+                "not_permitted",
+                "a connection with the role agent hears of its own sessions only",
+                hint="send the session_id of a session that it has opened",
+            )
+        return _result(self.queries.subscribe(call.client, params.session_id, params.since, tell))
 
-async def clear(call: MethodCall, params: ViolationClearParams) -> ViolationClearResult:
-    return ViolationClearResult(call.daemon.blocked.clear(params.session_id, call.owns))
+    async def clear(self, call: MethodCall, params: ViolationClearParams) -> ViolationClearResult:
+        return ViolationClearResult(self.queries.clear(params.session_id, call.owns))
 
+    async def annotate(self, call: MethodCall, params: ViolationAnnotateParams) -> ViolationAnnotateResult:
+        text, count = await self.queries.annotate(params.command_id, params.stderr, params.session_id, call.owns)
+        return ViolationAnnotateResult(text, count)
 
-async def annotate(call: MethodCall, params: ViolationAnnotateParams) -> ViolationAnnotateResult:
-    text, count = await call.daemon.blocked.annotate(params.command_id, params.stderr, params.session_id, call.owns)
-    return ViolationAnnotateResult(text, count)
-
-
-async def strip(call: MethodCall, params: ViolationStripParams) -> ViolationStripResult:
-    return ViolationStripResult(await call.daemon.blocked.strip(params.text))
+    async def strip(self, call: MethodCall, params: ViolationStripParams) -> ViolationStripResult:
+        return ViolationStripResult(await self.queries.strip(params.text))
 
 
 def _result(snapshot: ViolationSnapshot) -> ViolationListResult:

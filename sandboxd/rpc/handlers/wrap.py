@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from sandboxd.daemon.policies import Policies
+from sandboxd.daemon.settings.reload import Reloading
+from sandboxd.daemon.settings.settings_notices import SettingsNotices
+from sandboxd.daemon.settings.trusting import Trusting
 from sandboxd.daemon.suggestions import Lesson, learn_from
 from sandboxd.errors import CallerError
 from sandboxd.policy.hosts.publication import Publication
-from sandboxd.rpc.call import MethodCall
+from sandboxd.rpc.call import MethodCall, existing_directory
 from sandboxd.rpc.caller_variables import caller_variables
 from sandboxd.rpc.records import violation_record
+from sandboxd.runtime.prompts.open_prompts import Prompts
 from sandboxd.runtime.session import SandboxSession
+from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapRequest
 from sandboxd_client.wire.messages.wrap import (
     EnvironmentRecord,
@@ -42,48 +49,81 @@ def _quoted(word: str) -> str:
     return _kept_quoted(word) if len(word) <= _LONGEST_KEPT else shlex.quote(word)
 
 
-async def wrap(call: MethodCall, params: WrapParams) -> WrapResult:
-    """Raises CallerError, SettingsError, PolicyError or HostError."""
-    sessions = call.daemon.sessions
-    session = None if params.session_id is None else sessions.get(params.session_id)
-    cwd = _directory(call, params, session)
-    request = WrapRequest(
-        cwd=cwd,
-        command=params.command,
-        argv=params.argv,
-        shell=params.shell,
-        environment=params.env or {},
-        command_id=params.command_id,
-        command_text=params.command_text,
-        overrides=_overrides(params.overrides, cwd, restricted=call.caller.restricted),
-        publish=tuple(map(Publication.parse, (params.overrides and params.overrides.publish) or ())),
-    )
-    if session is None:
-        call.check_project(cwd)
-        session = sessions.implicit(call.client, cwd, call.daemon.policies.of_session(cwd))
-    if call.caller.restricted:
-        _check_published_paths(request, session)
-    settings = call.daemon.policies.session_policy(session.id, session.cwd)
-    variables = await caller_variables(call, settings.variables(request.overrides), params.env)
-    if variables:
-        request = replace(request, overrides=replace(request.overrides, variables=variables))
-    wrapped = await sessions.wrap(session, request)
-    news = call.daemon.news.about(settings, request.overrides)
-    news += call.daemon.news.about_files(call.daemon.scan_warnings())
-    if settings.project.trust_has_changed:
-        call.daemon.trusting.notice(settings.project, session, call.daemon.permissions.prompts)
-    return WrapResult(
-        wrap_id=wrapped.wrap_id,
-        argv=wrapped.argv,
-        command=" ".join(map(_quoted, wrapped.argv)),
-        env=EnvironmentRecord(dict(wrapped.env_set), wrapped.env_unset),
-        cwd=wrapped.cwd,
-        layers=wrapped.layers,
-        warnings=(*news, *wrapped.warnings, *filter(None, [call.daemon.reloading.failure])),
-        expires_in_s=wrapped.expires_in_s,
-        policy_generation=wrapped.generation,
-        published=tuple(map(str, wrapped.published)),
-    )
+@dataclass(frozen=True, slots=True)
+class WrapMethods:
+    """`wrap` and `wrap.outcome`."""
+
+    sessions: Sessions
+    policies: Policies
+    reloading: Reloading
+    trusting: Trusting
+    prompts: Prompts
+    scan_warnings: Callable[[], tuple[str, ...]]
+    notices: SettingsNotices
+
+    async def wrap(self, call: MethodCall, params: WrapParams) -> WrapResult:
+        """Raises CallerError, SettingsError, PolicyError or HostError."""
+        session = None if params.session_id is None else self.sessions.get(params.session_id)
+        cwd = _directory(params, session)
+        request = WrapRequest(
+            cwd=cwd,
+            command=params.command,
+            argv=params.argv,
+            shell=params.shell,
+            environment=params.env or {},
+            command_id=params.command_id,
+            command_text=params.command_text,
+            overrides=_overrides(params.overrides, cwd, restricted=call.caller.restricted),
+            publish=tuple(map(Publication.parse, (params.overrides and params.overrides.publish) or ())),
+        )
+        if session is None:
+            call.check_project(cwd)
+            session = self.sessions.implicit(call.client, cwd, self.policies.of_session(cwd))
+        if call.caller.restricted:
+            _check_published_paths(request, session)
+        settings = self.policies.session_policy(session.id, session.cwd)
+        variables = await caller_variables(call, settings.variables(request.overrides), params.env)
+        if variables:
+            request = replace(request, overrides=replace(request.overrides, variables=variables))
+        wrapped = await self.sessions.wrap(session, request)
+        news = self.notices.about(settings, request.overrides)
+        news += self.notices.about_files(self.scan_warnings())
+        if settings.project.trust_has_changed:
+            self.trusting.notice(settings.project, session, self.prompts)
+        return WrapResult(
+            wrap_id=wrapped.wrap_id,
+            argv=wrapped.argv,
+            command=" ".join(map(_quoted, wrapped.argv)),
+            env=EnvironmentRecord(dict(wrapped.env_set), wrapped.env_unset),
+            cwd=wrapped.cwd,
+            layers=wrapped.layers,
+            warnings=(*news, *wrapped.warnings, *filter(None, [self.reloading.failure])),
+            expires_in_s=wrapped.expires_in_s,
+            policy_generation=wrapped.generation,
+            published=tuple(map(str, wrapped.published)),
+        )
+
+    async def outcome(self, call: MethodCall, params: WrapOutcomeParams) -> WrapOutcomeResult:
+        """Raises CallerError `wrap_unknown`."""
+        call.check_wrap(params.wrap_id)
+        result, violations = await self.sessions.outcome(params.wrap_id)
+        learned = (
+            await learn_from(self.sessions, params.wrap_id, violations, self.policies.places.home)
+            if params.learn
+            else None
+        )
+        return WrapOutcomeResult(
+            started=result.started,
+            exited=result.exited,
+            status=result.status,
+            reason=result.reason,
+            violations=tuple(violation_record(violation) for violation in violations),
+            violations_lost=result.violations_lost,
+            hint="run the command again" if result.outdated else "",
+            settings_changed=result.settings_changed,
+            outdated=result.outdated,
+            learned=None if learned is None else _learned_record(learned),
+        )
 
 
 def _check_published_paths(request: WrapRequest, session: SandboxSession) -> None:
@@ -100,9 +140,9 @@ def _check_published_paths(request: WrapRequest, session: SandboxSession) -> Non
             )
 
 
-def _directory(call: MethodCall, params: WrapParams, session: SandboxSession | None) -> str:
+def _directory(params: WrapParams, session: SandboxSession | None) -> str:
     if params.cwd is not None:
-        return call.daemon.directory(params.cwd)
+        return existing_directory(params.cwd)
     if session is not None:
         return session.cwd
     raise CallerError("cwd_relative", "there is no working directory", hint="send cwd, or the session_id of a session")
@@ -128,25 +168,6 @@ def _below(path: str, cwd: str) -> str:
 
     Relative paths of a settings rule are the project's."""
     return path if path.startswith(("/", "~", "$")) else f"{cwd}/{path}"
-
-
-async def outcome(call: MethodCall, params: WrapOutcomeParams) -> WrapOutcomeResult:
-    """Raises CallerError `wrap_unknown`."""
-    call.check_wrap(params.wrap_id)
-    result, violations = await call.daemon.sessions.outcome(params.wrap_id)
-    learned = await learn_from(call.daemon, params.wrap_id, violations) if params.learn else None
-    return WrapOutcomeResult(
-        started=result.started,
-        exited=result.exited,
-        status=result.status,
-        reason=result.reason,
-        violations=tuple(violation_record(violation) for violation in violations),
-        violations_lost=result.violations_lost,
-        hint="run the command again" if result.outdated else "",
-        settings_changed=result.settings_changed,
-        outdated=result.outdated,
-        learned=None if learned is None else _learned_record(learned),
-    )
 
 
 def _learned_record(lesson: Lesson) -> LearnedRecord:
