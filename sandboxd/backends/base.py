@@ -19,16 +19,20 @@ from sandboxd.policy.violation import DenialEvent
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """The argv for a client to spawn.
+    """The argv for a client to spawn in `cwd` before it expires.
 
-    It runs nothing by itself: without the daemon's answer it exits 125."""
+    It runs nothing by itself: without the daemon's answer it exits 125. A back end tells what it adds to the plan; the
+    session completes it with what the plan and the policy say."""
 
     argv: tuple[str, ...]
     layers: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     expires_in_s: float = 60.0
     env_set: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Variables that add to or replace those of the plan. May hold a password: never logged."""
+    """Variables to set. May hold a password: never logged."""
+    env_unset: tuple[str, ...] = ()
+    """Variables to remove."""
+    cwd: str = ""
     reachable: bool = False
     """The host can connect into the sandbox: there will be `Listeners.inside`."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -17,7 +18,7 @@ from sandboxd.plan.filesystem.socket_entries import add_sockets
 from sandboxd.plan.host_facts import Facts, PathKind, session_directory
 from sandboxd.plan.host_queries import files_in
 from sandboxd.plan.network import NetworkPlan, network_plan
-from sandboxd.plan.request import DEFAULT_SHELLS, Place, PlanRequest, ShellText
+from sandboxd.plan.request import DEFAULT_SHELLS, Argv, Place, ShellText
 from sandboxd.policy.model import FilePolicy, Missing, PathRule, Policy
 from sandboxd.policy.sockets.socket_decisions import OpenSockets
 from sandboxd.settings.origins import Source
@@ -183,19 +184,15 @@ def supervise(policy: Policy, place: Place, keeps_absent: bool = False) -> Super
     )
 
 
-def make_plan(policy: Policy, request: PlanRequest, facts: Facts) -> Plan:
-    """Make a plan without a cache; `plan.planner` keeps the layout."""
-    shells = shells_of(request)
-    return plan_in(make_layout(policy, request.place, facts, shells), request)
+def plan_in(layout: Layout, place: Place, command: Argv | ShellText, environment: Mapping[str, str]) -> Plan:
+    """Plan one command in a layout. Raises `CallerError` for an impossible command.
 
-
-def plan_in(layout: Layout, request: PlanRequest) -> Plan:
-    """Plan one command in a layout. Raises `CallerError` for an impossible command."""
+    Of the caller's `environment` CALLER_NAMES count."""
     return Plan(
         view=layout.view,
-        environment=change_environment(request.place, layout.session_tmp, request.environment, layout.sockets),
+        environment=change_environment(place, layout.session_tmp, environment, layout.sockets),
         cwd=layout.cwd,
-        argv=command_argv(request.command, layout.shells),
+        argv=command_argv(command, layout.shells),
         warnings=layout.warnings,
         supervision=layout.supervision,
         attribution=layout.attribution,
@@ -205,8 +202,7 @@ def plan_in(layout: Layout, request: PlanRequest) -> Plan:
     )
 
 
-def shells_of(request: PlanRequest) -> tuple[str, ...]:
-    command = request.command
+def shells_of(command: Argv | ShellText) -> tuple[str, ...]:
     if isinstance(command, ShellText) and command.shell is not None:
         return (command.shell,) if command.shell.startswith("/") else ()
     return DEFAULT_SHELLS

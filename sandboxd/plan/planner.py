@@ -5,7 +5,7 @@ needs that one call, the environment and the argv."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
@@ -14,7 +14,7 @@ from sandboxd.plan.filesystem.effective_access import effective_access_at
 from sandboxd.plan.host_facts import Facts, FactSource, ResolvedPath
 from sandboxd.plan.host_queries import HostQueries, list_needs
 from sandboxd.plan.plan import Layout, Plan, make_layout, plan_in, shells_of
-from sandboxd.plan.request import DEFAULT_SHELLS, Place, PlanRequest
+from sandboxd.plan.request import DEFAULT_SHELLS, NO_VARIABLES, Argv, Place, ShellText
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.explain.hints import Symptom, hint_for
@@ -59,10 +59,12 @@ class Planner:
             WeakKeyDictionary()
         )
 
-    async def plan(self, policy: Policy, request: PlanRequest) -> Plan:
-        layout = await self.layout(policy, request.place, shells_of(request))
-        plan = plan_in(layout, request)
-        certificates = tuple(certificates_of(request.environment))
+    async def plan(
+        self, policy: Policy, place: Place, command: Argv | ShellText, environment: Mapping[str, str] = NO_VARIABLES
+    ) -> Plan:
+        layout = await self.layout(policy, place, shells_of(command))
+        plan = plan_in(layout, place, command, environment)
+        certificates = tuple(certificates_of(environment))
         unreadable = await self._unreadable(layout, certificates) if certificates else ()
         return replace(plan, warnings=(*plan.warnings, *unreadable)) if unreadable else plan
 

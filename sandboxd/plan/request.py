@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 
 from sandboxd.policy.model import PathRule
 
@@ -69,12 +70,4 @@ class ShellText:
 
 
 DEFAULT_SHELLS = ("/bin/bash", "/bin/sh")
-
-
-@dataclass(frozen=True, slots=True)
-class PlanRequest:
-    """A place, a command and the caller's `environment`, of which CALLER_NAMES count."""
-
-    place: Place
-    command: Argv | ShellText
-    environment: Mapping[str, str] = field(default_factory=dict)
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})

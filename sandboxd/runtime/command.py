@@ -84,7 +84,7 @@ class Command:
         self._make_proxies = make_proxies
         self._on_end = on_end
         self._is_hidden = is_hidden
-        self._generation = generation
+        self.generation = generation
         self._generation_now = generation_now
         self._tell = tell
         self._session_id = session_id
@@ -174,7 +174,7 @@ class Command:
             started=self._started,
             status=self._status,
             reason=self._reason,
-            generation=self._generation,
+            generation=self.generation,
             reads_reported=self._reads_reported,
             settings="" if self._started else self._settings.digest,
             sockets=None if self._sockets is None else self._sockets.at_start,
@@ -294,7 +294,7 @@ class Command:
         self._reason = SETTINGS_CHANGED if self._settings.have_changed else reason
 
     def refused(self, refusal: DenialEvent) -> None:
-        denial = attributed(refusal, self.attribution, self._home, self._generation)
+        denial = attributed(refusal, self.attribution, self._home, self.generation)
         if denial is not None:
             self._record(denial)
 
@@ -369,7 +369,7 @@ class Command:
         for path in paths_said_to_be_denied(output, self._cwd, self._home):
             decision = self.attribution.decide(path, write=False)
             if not decision.allowed and path not in known:
-                self._record(of_output(path, decision, self._home, self._generation))
+                self._record(of_output(path, decision, self._home, self.generation))
 
     def closed_at(self, path: str) -> str:
         """The path of the rule that keeps this one from being read; empty when none does."""

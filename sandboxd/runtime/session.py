@@ -6,20 +6,20 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from sandboxd.backends.base import Backend, LaunchHandle, Observer, SandboxNetwork
+from sandboxd.backends.base import Backend, LaunchHandle, LaunchSpec, Observer, SandboxNetwork
 from sandboxd.errors import CallerError, DaemonError, HostError
 from sandboxd.plan.environment import session_variables
 from sandboxd.plan.filesystem.attribution import Attribution
 from sandboxd.plan.host_facts import ResolvedPath, SocketFile, SocketsAtStart
 from sandboxd.plan.plan import Plan, UnixSockets
-from sandboxd.plan.request import Argv, Place, PlanRequest, ShellText
+from sandboxd.plan.request import Argv, Place, ShellText
 from sandboxd.policy.hosts.egress import actual_layers, way_out_warnings
 from sandboxd.policy.hosts.parent_proxies import NO_PROXIES, EnvironmentProxies
-from sandboxd.policy.hosts.publication import check_publications
+from sandboxd.policy.hosts.publication import Publication, check_publications
 from sandboxd.policy.ignored_violations import is_ignored
 from sandboxd.policy.model import Policy
 from sandboxd.proxy.server import ProxyServer
@@ -29,11 +29,11 @@ from sandboxd.runtime.command_record import CommandRecord, State
 from sandboxd.runtime.events import Events, Fallback, RunPrepared, RunRefused
 from sandboxd.runtime.prompts.grants import Grants
 from sandboxd.runtime.published_ports import PublishedPorts
-from sandboxd.runtime.session_records import SessionInfo, SessionSpec, SessionState
+from sandboxd.runtime.session_records import SessionSpec, SessionState
 from sandboxd.runtime.socket_gate import FindSockets, SocketGate, SocketsInside
 from sandboxd.runtime.temporary_directories import TemporaryRoot
 from sandboxd.runtime.violations.violation_store import ViolationFeed, ViolationStore
-from sandboxd.runtime.wrap import NO_OVERRIDES, HeldSettings, Overrides, Wrapped, WrapRequest, check_restrictions
+from sandboxd.runtime.wrap import NO_OVERRIDES, HeldSettings, Overrides, WrapRequest, check_restrictions
 
 STOP_GRACE_S = 1.0
 MOST_UNCLAIMED = 1024
@@ -55,7 +55,9 @@ class Inherited:
 
 
 class LaunchPlanner(Protocol):
-    async def plan(self, policy: Policy, request: PlanRequest) -> Plan: ...
+    async def plan(
+        self, policy: Policy, place: Place, command: Argv | ShellText, environment: Mapping[str, str] = ...
+    ) -> Plan: ...
 
     async def resolve(self, path: str) -> ResolvedPath:
         """Resolve a path on the host."""
@@ -150,29 +152,19 @@ class SandboxSession:
         Raises HostError."""
         return session_variables(self._parts.temporary.session(self.id))
 
-    def describe(self) -> SessionInfo:
-        return SessionInfo(
-            session_id=self.id,
-            name=self.spec.name,
-            cwd=self.spec.cwd,
-            detached=self.spec.detached,
-            permission_mode=self.spec.permission_mode,
-            opened_at=self.opened_at,
-            commands=len(self._commands),
-            violations=self.violations.total,
-            policy_generation=self.policy.generation,
-            violations_lost=self.violations.lost,
-            published=tuple(str(one) for command in self._commands.values() for one in command.publications),
-        )
+    @property
+    def publications(self) -> tuple[Publication, ...]:
+        """The published ports of all commands."""
+        return tuple(one for command in self._commands.values() for one in command.publications)
 
-    async def wrap(self, request: WrapRequest) -> Wrapped:
+    async def wrap(self, request: WrapRequest) -> tuple[Command, LaunchSpec]:
         """Prepare one sandboxed command.
 
         Raises CallerError, SettingsError, PolicyError or HostError; there is no state in which it returns a command
         that would run outside a sandbox."""
         begun = time.perf_counter()
         try:
-            wrapped, command = await self._wrap(request)
+            command, launch = await self._wrap(request)
         except DaemonError as error:
             what = self.id, request.cwd, request.text, error.slug, error.message
             self._parts.events.tell(RunRefused(*what))
@@ -180,23 +172,23 @@ class SandboxSession:
         try:
             self._parts.events.prepared(
                 RunPrepared(
-                    wrap_id=wrapped.wrap_id,
+                    wrap_id=command.wrap_id,
                     command_id=command.command_id,
                     session_id=self.id,
                     cwd=request.cwd,
                     command=command.text,
-                    layers=wrapped.layers,
-                    warnings=wrapped.warnings,
-                    generation=wrapped.generation,
+                    layers=launch.layers,
+                    warnings=launch.warnings,
+                    generation=command.generation,
                     seconds=time.perf_counter() - begun,
                 )
             )
         except DaemonError:
             command.expire()  # no client has its argv
             raise
-        return wrapped
+        return command, launch
 
-    async def _wrap(self, request: WrapRequest) -> tuple[Wrapped, Command]:
+    async def _wrap(self, request: WrapRequest) -> tuple[Command, LaunchSpec]:
         """Make a launch; plan again where a name of the plan is not absent any more."""
         self._check_open()
         overrides = self.grants.widen(request.overrides, request.command_id)
@@ -212,7 +204,7 @@ class SandboxSession:
                     self._parts.planner.look_again(path)
         return await self._wrap_once(request)
 
-    async def _wrap_once(self, request: WrapRequest) -> tuple[Wrapped, Command]:
+    async def _wrap_once(self, request: WrapRequest) -> tuple[Command, LaunchSpec]:
         self._check_open()
         self._check_unclaimed()
         policy = self._policy(request.overrides)
@@ -222,7 +214,7 @@ class SandboxSession:
         await self._parts.backend.ready()
         place = self._place(request.cwd, policy.network.transparent)
         program = Argv(request.argv) if request.argv is not None else ShellText(request.command or "", request.shell)
-        plan = await self._parts.planner.plan(policy, PlanRequest(place, program, request.environment))
+        plan = await self._parts.planner.plan(policy, place, program, request.environment)
         wrap_id = secrets.token_hex(16)
         reads_reported = plan.supervision.reads or self._parts.backend.name == "macos"
         known = plan.attribution, policy.generation, reads_reported
@@ -244,9 +236,8 @@ class SandboxSession:
         command.attach(handle, launch.expires_in_s)
         for why in launch.warnings:  # of the back end: each is a layer that is less than it should be
             self._parts.events.tell(Fallback("layer", why, self.id, command.command_id))
-        wrapped = Wrapped(
-            wrap_id=wrap_id,
-            argv=launch.argv,
+        whole = replace(
+            launch,
             env_set={**plan.environment.set, **launch.env_set},
             env_unset=tuple(name for name in plan.environment.unset if name not in launch.env_set),
             cwd=plan.cwd,
@@ -257,11 +248,8 @@ class SandboxSession:
                 *launch.warnings,
                 *way_out_warnings(policy.network, self._parts.proxies),
             ),
-            expires_in_s=launch.expires_in_s,
-            generation=policy.generation,
-            published=command.publications,
         )
-        return wrapped, command
+        return command, whole
 
     def _check_unclaimed(self) -> None:
         """Raises CallerError `wraps_too_many`.
@@ -414,7 +402,7 @@ class SandboxSession:
         """Attribute refusals of a resumed command by the policy of now."""
         with contextlib.suppress(DaemonError):  # then its violations name no rule
             policy = self._policy(record.overrides)
-            plan = await self._parts.planner.plan(policy, PlanRequest(place, Argv(("true",)), {}))
+            plan = await self._parts.planner.plan(policy, place, Argv(("true",)))
             command.attribution = plan.attribution
 
     def _check_open(self) -> None:

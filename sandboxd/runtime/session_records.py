@@ -29,21 +29,6 @@ class SessionSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionInfo:
-    session_id: str
-    name: str | None
-    cwd: str
-    detached: bool
-    permission_mode: PermissionMode
-    opened_at: float
-    commands: int
-    violations: int
-    policy_generation: int
-    violations_lost: int = 0
-    published: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class SessionState:
     """One session between two daemons.
 

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 
+from sandboxd.backends.base import LaunchSpec
 from sandboxd.errors import CallerError
 from sandboxd.handover.document import Outgoing
 from sandboxd.policy.violation import Violation
 from sandboxd.runtime.command import Command
 from sandboxd.runtime.session import STOP_GRACE_S, Inherited, PolicyOf, SandboxSession, SessionParts
 from sandboxd.runtime.session_records import SessionSpec, SessionState
-from sandboxd.runtime.wrap import WrapOutcome, Wrapped, WrapRequest
+from sandboxd.runtime.wrap import WrapOutcome, WrapRequest
 
 OUTCOMES_KEPT = 512
 """Outcomes of ended commands: a client asks right after the end, or never. One holds some 4 KB."""
@@ -30,7 +31,7 @@ MOST_DETACHED = 256
 
 
 @dataclass(slots=True)
-class _Wrap:
+class _KnownCommand:
     """`owner` is the connection whose session it is, None when that has gone.
 
     A command may outlive its session."""
@@ -50,7 +51,7 @@ class Sessions:
         self._sessions: dict[str, SandboxSession] = {}
         self._owners: dict[str, object] = {}
         self._implicit: dict[tuple[object, str], SandboxSession] = {}
-        self._commands: OrderedDict[str, _Wrap] = OrderedDict()
+        self._commands: OrderedDict[str, _KnownCommand] = OrderedDict()
         self._ending: set[asyncio.Task[None]] = set()
         self.grace_s = STOP_GRACE_S
         """How long commands have between TERM and KILL when their session ends. The helper has a limit of its own."""
@@ -131,18 +132,17 @@ class Sessions:
         proxies = (command.proxies for session in self.all() for command in session.commands())
         return sum(one.connections for one in proxies if one is not None)
 
-    async def wrap(self, session: SandboxSession, request: WrapRequest) -> Wrapped:
-        wrapped = await session.wrap(request)
-        command = session.command(wrapped.wrap_id)
-        if command is not None:
-            self._commands[wrapped.wrap_id] = _Wrap(command, session, self._owners.get(session.id))
+    async def wrap(self, session: SandboxSession, request: WrapRequest) -> tuple[Command, LaunchSpec]:
+        command, launch = await session.wrap(request)
+        if session.command(command.wrap_id) is not None:
+            self._commands[command.wrap_id] = _KnownCommand(command, session, self._owners.get(session.id))
             for _ in range(_TRIES if len(self._commands) > OUTCOMES_KEPT else 0):
                 oldest = next(iter(self._commands))
                 if self._commands[oldest].command.outcome.exited:
                     del self._commands[oldest]
                     break
                 self._commands.move_to_end(oldest)  # it runs: its client will ask
-        return wrapped
+        return command, launch
 
     def check_made(self, wrap_id: str, owner: object) -> None:
         """Raises CallerError `wrap_unknown` for a wrap of another connection's session."""
@@ -217,7 +217,7 @@ class Sessions:
             elif record.spec.implicit or record.orphaned:
                 session.on_idle = self._end_later
         for command in session.resume(record, inherited):
-            self._commands[command.wrap_id] = _Wrap(command, session, owner)
+            self._commands[command.wrap_id] = _KnownCommand(command, session, owner)
 
     async def resumed(self) -> None:
         """End resumed sessions whose connection has gone meanwhile.

@@ -216,24 +216,6 @@ class WrapRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Wrapped:
-    """Answer to a `wrap`: an argv to spawn in `cwd` before it expires.
-
-    `env_set` is set and `env_unset` removed."""
-
-    wrap_id: str
-    argv: tuple[str, ...]
-    env_set: Mapping[str, str]
-    env_unset: tuple[str, ...]
-    cwd: str
-    layers: tuple[str, ...]
-    warnings: tuple[str, ...]
-    expires_in_s: float
-    generation: int
-    published: tuple[Publication, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class WrapOutcome:
     """Outcome of a wrap.
 

@@ -55,7 +55,7 @@ async def test_the_end_takes_sessions_and_commands_along(around: Surroundings) -
             await client.result("wrap", {"command": "x", "cwd": str(around.project)})
             await client.result("wrap", {"command": "y", "cwd": str(around.project)})
             machine.backend.launches[0].start()
-            temporary = machine.planner.asked[0][1].place.session_tmp
+            temporary = machine.planner.asked[0][1].session_tmp
             assert os.path.isdir(temporary)
             assert stat.S_IMODE(os.stat(temporary).st_mode) == 0o700
         assert machine.backend.launches[0].log == ["terminate"]
@@ -138,5 +138,5 @@ async def test_a_temporary_place_that_cannot_be_used_is_replaced_and_told(around
         async with running.client() as client:
             assert str(taken) in (await client.result("status"))["warnings"][0]
             await client.result("wrap", {"command": "x", "cwd": str(around.project)})
-        assert machine.planner.asked[0][1].place.session_tmp.startswith(str(around.directory))
+        assert machine.planner.asked[0][1].session_tmp.startswith(str(around.directory))
     assert taken.read_text() == "not a directory"

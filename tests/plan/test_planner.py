@@ -10,7 +10,7 @@ from sandboxd.errors import PolicyError
 from sandboxd.plan.host_facts import Facts
 from sandboxd.plan.host_queries import HostQueries
 from sandboxd.plan.planner import ENDED_KEPT, KEPT, Planner
-from sandboxd.plan.request import Argv, PlanRequest, ShellText
+from sandboxd.plan.request import Argv, Place, ShellText
 from sandboxd.policy.decision import Reason
 from sandboxd.policy.model import FilePolicy, PathRule, Policy
 from sandboxd.settings.origins import Origin, Source
@@ -19,15 +19,15 @@ from support.fake_host import FakeHost, place
 POLICY = Policy()
 
 
-def request(text: str = "true", **changes: object) -> PlanRequest:
-    return PlanRequest(place(**changes), ShellText(text))
+def request(text: str = "true", **changes: object) -> tuple[Place, ShellText]:
+    return place(**changes), ShellText(text)
 
 
 async def test_a_second_command_in_a_place_shares_the_view() -> None:
     host = FakeHost({})
     planner = Planner(host)
-    first = await planner.plan(POLICY, request("one"))
-    second = await planner.plan(POLICY, request("two"))
+    first = await planner.plan(POLICY, *request("one"))
+    second = await planner.plan(POLICY, *request("two"))
     assert first.view is second.view and host.asked == 1
     assert (first.argv[-1], second.argv[-1]) == ("one", "two")
 
@@ -35,42 +35,42 @@ async def test_a_second_command_in_a_place_shares_the_view() -> None:
 async def test_a_change_of_the_host_or_the_policy_is_seen() -> None:
     host = FakeHost({})
     planner = Planner(host)
-    first = await planner.plan(POLICY, request())
+    first = await planner.plan(POLICY, *request())
     host.put("/home/u/work/.vscode/")
-    assert (await planner.plan(POLICY, request())).view is first.view
+    assert (await planner.plan(POLICY, *request())).view is first.view
     host.changed()
-    second = await planner.plan(POLICY, request())
+    second = await planner.plan(POLICY, *request())
     assert len(second.view.placeholders) == len(first.view.placeholders) - 1
-    await planner.plan(replace(POLICY, generation=1), request())
+    await planner.plan(replace(POLICY, generation=1), *request())
     assert host.asked == 3
 
 
 async def test_each_place_and_shell_is_known_by_itself() -> None:
     host = FakeHost({"/home/u/work/sub/": "", "/usr/bin/zsh": ""})
     planner = Planner(host)
-    assert (await planner.plan(POLICY, request(cwd="/home/u/work/sub"))).cwd == "/home/u/work/sub"
-    assert (await planner.plan(POLICY, request())).cwd == "/home/u/work"
-    zsh = await planner.plan(POLICY, PlanRequest(place(), ShellText("x", "/bin/zsh")))
+    assert (await planner.plan(POLICY, *request(cwd="/home/u/work/sub"))).cwd == "/home/u/work/sub"
+    assert (await planner.plan(POLICY, *request())).cwd == "/home/u/work"
+    zsh = await planner.plan(POLICY, place(), ShellText("x", "/bin/zsh"))
     assert zsh.argv == ("/usr/bin/zsh", "-c", "x")
-    assert (await planner.plan(POLICY, PlanRequest(place(), Argv(("a",))))).argv == ("a",)
+    assert (await planner.plan(POLICY, place(), Argv(("a",)))).argv == ("a",)
     with pytest.raises(PolicyError, match="/bin/fish"):
-        await planner.plan(POLICY, PlanRequest(place(), ShellText("x", "/bin/fish")))
+        await planner.plan(POLICY, place(), ShellText("x", "/bin/fish"))
 
 
 async def test_what_is_kept_has_a_bound_and_ends_with_the_session() -> None:
     host = FakeHost({f"/home/u/work/{number}/": "" for number in range(KEPT + 1)})
     planner = Planner(host)
     for number in range(KEPT + 1):
-        await planner.plan(POLICY, request(cwd=f"/home/u/work/{number}"))
-    await planner.plan(POLICY, request(cwd=f"/home/u/work/{KEPT}"))
+        await planner.plan(POLICY, *request(cwd=f"/home/u/work/{number}"))
+    await planner.plan(POLICY, *request(cwd=f"/home/u/work/{KEPT}"))
     assert host.asked == KEPT + 1
-    await planner.plan(POLICY, request(cwd="/home/u/work/0"))
+    await planner.plan(POLICY, *request(cwd="/home/u/work/0"))
     assert host.asked == KEPT + 2
     planner.forget(place().session_tmp)
-    await planner.plan(POLICY, request(cwd="/home/u/work/0"))
+    await planner.plan(POLICY, *request(cwd="/home/u/work/0"))
     assert host.asked == KEPT + 2, "the last ones are kept: another session often follows at once"
     for number in range(2, KEPT + 1):
-        await planner.plan(POLICY, request(cwd=f"/home/u/work/{number}"))
+        await planner.plan(POLICY, *request(cwd=f"/home/u/work/{number}"))
     assert host.asked == KEPT + 2 + KEPT - ENDED_KEPT
 
 
@@ -94,18 +94,18 @@ async def test_facts_go_with_the_last_place_that_rests_on_them(is_open: bool) ->
     host = SharedHost()
     planner = Planner(host)
 
-    def in_session(number: int) -> PlanRequest:
+    def in_session(number: int) -> tuple[Place, ShellText]:
         return request(session_tmp=f"/var/tmp/sandboxd-1000/d-1/t{number}", cwd="/home/u/work")
 
     if is_open:
-        await planner.plan(POLICY, in_session(1000))
+        await planner.plan(POLICY, *in_session(1000))
     for number in range(2 * ENDED_KEPT):
-        await planner.plan(POLICY, in_session(number))
+        await planner.plan(POLICY, *in_session(number))
         planner.forget(f"/var/tmp/sandboxd-1000/d-1/t{number}")
     assert not host.forgotten
     for number in range(ENDED_KEPT):
         cwd = "/home/u/work/sub"
-        await planner.plan(POLICY, request(session_tmp=f"/elsewhere/{number}", cwd=cwd, project_root=cwd))
+        await planner.plan(POLICY, *request(session_tmp=f"/elsewhere/{number}", cwd=cwd, project_root=cwd))
         planner.forget(f"/elsewhere/{number}")
     assert bool(host.forgotten) is not is_open
 
@@ -159,7 +159,7 @@ async def test_more_writable_directories_than_can_be_looked_after() -> None:
     rules = tuple(PathRule(f"/data/{number}", origin) for number in range(2_001))
     host = FakeHost({})
     with pytest.raises(PolicyError) as caught:
-        await Planner(host).plan(Policy(files=FilePolicy(allow_write=rules)), request())
+        await Planner(host).plan(Policy(files=FilePolicy(allow_write=rules)), *request())
     assert caught.value.slug == "mounts_too_many" and host.asked == 0
     assert "allowWrite in /home/u/.claude/settings.json" in caught.value.message
-    await Planner(host).plan(Policy(files=FilePolicy(allow_write=rules[:1_500])), request())
+    await Planner(host).plan(Policy(files=FilePolicy(allow_write=rules[:1_500])), *request())

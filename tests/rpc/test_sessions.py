@@ -86,7 +86,7 @@ async def test_its_temporary_directory_goes_with_it(
 ) -> None:
     session = await open_session(client, running)
     await client.result("wrap", {"command": "true", "session_id": session})
-    temporary = machine.planner.asked[0][1].place.session_tmp
+    temporary = machine.planner.asked[0][1].session_tmp
     Path(temporary, "left").write_text("x")
     assert os.stat(temporary).st_mode & 0o777 == 0o700
     await client.result("session.close", {"session_id": session})

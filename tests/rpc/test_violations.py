@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sandboxd.plan.planner import Planner
-from sandboxd.plan.request import PlanRequest, ShellText
+from sandboxd.plan.request import ShellText
 from sandboxd.policy.model import FilePolicy, PathRule, Policy
 from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
 from sandboxd.settings.origins import BUILT_IN
@@ -252,7 +252,7 @@ async def test_where_reads_are_not_reported_the_output_is_a_hint(
     """Marked as a guess, and made only about what a rule really closes."""
     host = FakeHost({"/srv/secret/x": ""})
     files = FilePolicy(deny_read=(PathRule("/srv/secret", BUILT_IN, text="/srv/secret"),))
-    plan = await Planner(host).plan(Policy(files=files), PlanRequest(place(), ShellText("true")))
+    plan = await Planner(host).plan(Policy(files=files), place(), ShellText("true"))
     machine.planner.attribution = plan.attribution
     command = await start(client, machine, session_id, command_id="reads")
     command.end(1)

@@ -38,11 +38,11 @@ async def test_a_shell_line_with_everything_given(
     more = {"command": "make 'x y'", "shell": "/bin/sh", "env": {"A": "1"}, "command_id": "c-1", "command_text": "make"}
     params = in_project(running, **more)
     await client.result("wrap", params)
-    _, request = machine.planner.asked[0]
-    assert (request.command.text, request.command.shell) == ("make 'x y'", "/bin/sh")  # type: ignore[union-attr]
-    assert request.environment == {"A": "1"}
-    assert request.place.cwd == request.place.project_root == str(running.around.project)
-    assert request.place.runtime_dir == str(running.around.directory)
+    _, place, command, environment = machine.planner.asked[0]
+    assert (command.text, command.shell) == ("make 'x y'", "/bin/sh")  # type: ignore[union-attr]
+    assert environment == {"A": "1"}
+    assert place.cwd == place.project_root == str(running.around.project)
+    assert place.runtime_dir == str(running.around.directory)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ async def test_overrides_hold_for_one_command(client: RawClient, running: Runnin
     overrides = {"allow_domains": ["ok.test:8080"], "allow_write": ["out", "/abs", "~/cache"], "allow_read": ["in"]}
     await client.result("wrap", in_project(running, command="x", overrides=overrides))
     await client.result("wrap", in_project(running, command="x"))
-    (with_overrides, _), (without, _) = machine.planner.asked
+    (with_overrides, *_), (without, *_) = machine.planner.asked
     assert [rule.pattern.text for rule in with_overrides.network.allowed] == ["ok.test:8080"]
     project, home = running.around.project, running.around.home
     assert [rule.path for rule in with_overrides.files.allow_write] == [f"{project}/out", "/abs", f"{home}/cache"]
@@ -130,7 +130,7 @@ async def test_the_same_overrides_give_the_same_policy_object(
     for _ in range(3):
         await client.result("wrap", in_project(running, command="x", overrides={"allow_domains": ["ok.test"]}))
         await client.result("wrap", in_project(running, command="x"))
-    policies = [policy for policy, _ in machine.planner.asked]
+    policies = [policy for policy, *_ in machine.planner.asked]
     assert len({id(policy) for policy in policies[0::2]}) == 1
     assert len({id(policy) for policy in policies[1::2]}) == 1
 
@@ -142,7 +142,7 @@ async def test_a_settings_file_of_one_command(client: RawClient, running: Runnin
     await client.result("wrap", params)
     running.around.write(file, {"sandbox": {"network": {"allowedDomains": ["two.test"]}}})
     await client.result("wrap", params)
-    names = [[rule.pattern.text for rule in policy.network.allowed] for policy, _ in machine.planner.asked]
+    names = [[rule.pattern.text for rule in policy.network.allowed] for policy, *_ in machine.planner.asked]
     assert names == [["one.test"], ["two.test"]]
     running.around.write(file, "{")
     error = await client.error("wrap", params)
@@ -156,7 +156,7 @@ async def test_managed_settings_say_whether_a_caller_may_widen(
     running.around.write(running.around.managed_settings, {"sandbox": {"allowOverrides": False}})
     await client.result("settings.reload")
     await client.result("wrap", in_project(running, command="x", overrides={"allow_domains": ["ok.test"]}))
-    policy, _ = machine.planner.asked[0]
+    policy, *_ = machine.planner.asked[0]
     assert policy.network.allowed == ()
     assert any("allowOverrides" in warning for warning in policy.warnings)
 
@@ -211,7 +211,7 @@ async def test_a_callers_variables_open_what_the_caller_could_open(
             await client.result("hello", {"protocol": 1, "role": role})
         running.daemon.policies.reload()
         await client.result("wrap", in_project(running, command="x", env={"OUT_DIR": "/out"}))
-    policy, _ = machine.planner.asked[0]
+    policy, *_ = machine.planner.asked[0]
     assert [rule.path for rule in policy.files.allow_write] == (["/out/x"] if opened else [])
 
 

@@ -15,7 +15,7 @@ from sandboxd.backends.base import ConnectAttempt
 from sandboxd.plan.filesystem.attribution import Attribution
 from sandboxd.plan.host_facts import FoundSocket, SocketFile, SocketsAtStart
 from sandboxd.plan.planner import Planner
-from sandboxd.plan.request import PlanRequest, ShellText
+from sandboxd.plan.request import ShellText
 from sandboxd.policy.decision import Decision, Reason
 from sandboxd.policy.model import NetworkPolicy, Policy, SocketRule
 from sandboxd.runtime.socket_gate import SocketConnects, SocketGate, SocketsInside
@@ -59,7 +59,7 @@ def file(number: int) -> SocketFile:
 
 async def gate(host: FakeHost, *listed: str, seen: Seen | None = None, known: bool = True) -> SocketGate:
     planner = Planner(host)
-    plan = await planner.plan(Policy(), PlanRequest(place(), ShellText("true")))
+    plan = await planner.plan(Policy(), place(), ShellText("true"))
     network = NetworkPolicy(allow_unix_sockets=tuple(SocketRule(path, ORIGIN) for path in listed))
     where = place()
     own = (where.runtime_dir, where.temporary_base)
@@ -183,7 +183,7 @@ async def answered(observer: Any, path: str, family: int = socket.AF_UNIX) -> li
 
 
 async def test_a_policy_change_counts_for_the_next_connect(machine: FakeMachine) -> None:
-    plan = await Planner(FakeHost({})).plan(Policy(), PlanRequest(place(), ShellText("true")))
+    plan = await Planner(FakeHost({})).plan(Policy(), place(), ShellText("true"))
     machine.planner.attribution = plan.attribution
     async with running_daemon(assemble=machine.assemble) as running:
         around = running.around

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -18,7 +18,7 @@ from sandboxd.plan.filesystem.attribution import Attribution
 from sandboxd.plan.filesystem.mounts import FileView
 from sandboxd.plan.host_facts import ResolvedPath
 from sandboxd.plan.plan import Plan
-from sandboxd.plan.request import Argv, Place, PlanRequest
+from sandboxd.plan.request import NO_VARIABLES, Argv, Place, ShellText
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.model import Policy
 
@@ -82,18 +82,20 @@ class FakePlanner:
     """Plans nothing, and keeps what it was asked. `refusal` makes every plan fail; `attribution` is that of all."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[Policy, PlanRequest]] = []
+        self.asked: list[tuple[Policy, Place, Argv | ShellText, Mapping[str, str]]] = []
         self.refusal: PolicyError | CallerError | None = None
         self.forgotten: list[str] = []
         self.attribution: Attribution | None = None
 
-    async def plan(self, policy: Policy, request: PlanRequest) -> Plan:
+    async def plan(
+        self, policy: Policy, place: Place, command: Argv | ShellText, environment: Mapping[str, str] = NO_VARIABLES
+    ) -> Plan:
         if self.refusal is not None:
             raise self.refusal
-        self.asked.append((policy, request))
-        argv = request.command.words if isinstance(request.command, Argv) else ("/bin/sh", "-c", request.command.text)
+        self.asked.append((policy, place, command, environment))
+        argv = command.words if isinstance(command, Argv) else ("/bin/sh", "-c", command.text)
         change = EnvironmentChange({"SANDBOX_RUNTIME": "1"}, ("SECRET",))
-        return Plan(FileView((), ()), change, request.place.cwd, argv, attribution=self.attribution)
+        return Plan(FileView((), ()), change, place.cwd, argv, attribution=self.attribution)
 
     async def explain(self, policy: Policy, place: Place, path: str, *, write: bool) -> Decision:
         inside = path == place.cwd or path.startswith(place.cwd + "/")

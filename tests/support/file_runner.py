@@ -36,7 +36,7 @@ from sandboxd.host.placeholders.placeholder_set import Placeholders
 from sandboxd.plan.filesystem.mounts import writable_in
 from sandboxd.plan.plan import Plan
 from sandboxd.plan.planner import Planner
-from sandboxd.plan.request import Argv, Place, PlanRequest, ShellText
+from sandboxd.plan.request import Argv, Place, ShellText
 from sandboxd.policy.model import FilePolicy, PathRule, Policy
 from sandboxd.settings.origins import Origin, Source
 
@@ -191,7 +191,7 @@ class Runner:
             temporary_base=self.private, daemon_paths=tuple(request["daemon_paths"]),
         )  # fmt: skip
         try:
-            plan = await self.planner.plan(policy, PlanRequest(place, ShellText(request["shell"])))
+            plan = await self.planner.plan(policy, place, ShellText(request["shell"]))
             hold = self.placeholders.hold(plan.view.placeholders, plan.view.watched)
         except DaemonError as error:
             return {"error": error.slug, "message": error.message, "hint": error.hint}
@@ -271,7 +271,7 @@ class Runner:
         argv = (os.path.realpath(sys.executable), "-I", "-S", "-c", PROBER, root)
         place = self.place(at["cwd"], at["project"])
         try:
-            plan = await self.planner.plan(policy, PlanRequest(place, Argv(argv)))
+            plan = await self.planner.plan(policy, place, Argv(argv))
         except DaemonError as error:
             return {"error": error.slug, "message": error.message}
         hold = self.placeholders.hold(plan.view.placeholders, plan.view.watched)

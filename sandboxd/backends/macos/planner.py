@@ -18,7 +18,7 @@ from sandboxd.plan.host_facts import Facts, FactSource, PathKind, session_direct
 from sandboxd.plan.host_queries import HostQueries, files_in, list_needs
 from sandboxd.plan.plan import Layout, Plan, plan_in, shells_of
 from sandboxd.plan.planner import Planner
-from sandboxd.plan.request import DEFAULT_SHELLS, Place, PlanRequest
+from sandboxd.plan.request import DEFAULT_SHELLS, NO_VARIABLES, Argv, Place, ShellText
 from sandboxd.policy.model import Policy
 from sandboxd.settings.origins import Source
 
@@ -99,10 +99,12 @@ class SeatbeltPlanner(Planner):
     def __init__(self, facts: FactSource) -> None:
         super().__init__(facts, needs=list_seatbelt_needs, make=make_seatbelt_layout)
 
-    async def plan(self, policy: Policy, request: PlanRequest) -> SeatbeltPlan:
-        layout = await self.layout(policy, request.place, shells_of(request))
+    async def plan(
+        self, policy: Policy, place: Place, command: Argv | ShellText, environment: Mapping[str, str] = NO_VARIABLES
+    ) -> SeatbeltPlan:
+        layout = await self.layout(policy, place, shells_of(command))
         assert isinstance(layout.view, SeatbeltView)
-        plan = plan_in(layout, request)
+        plan = plan_in(layout, place, command, environment)
         return SeatbeltPlan(
             view=plan.view,
             environment=plan.environment,
@@ -113,9 +115,9 @@ class SeatbeltPlanner(Planner):
             attribution=plan.attribution,
             removed_variables=plan.removed_variables,
             profile=layout.view.profile,
-            place=request.place,
+            place=place,
             session_tmp=layout.session_tmp,
-            caller=request.environment,
+            caller=environment,
             policy=policy,
         )
 

@@ -66,18 +66,18 @@ class SessionMethods:
 
 
 def record_of(session: SandboxSession) -> SessionRecord:
-    info = session.describe()
+    spec = session.spec
     return SessionRecord(
-        session_id=info.session_id,
-        name=info.name,
-        cwd=info.cwd,
-        detached=info.detached,
-        permission_mode=info.permission_mode.value,
-        opened_at=info.opened_at,
-        commands=info.commands,
-        violations=info.violations,
-        policy_generation=info.policy_generation,
-        implicit=session.spec.implicit,
-        violations_lost=info.violations_lost,
-        published=info.published,
+        session_id=session.id,
+        name=spec.name,
+        cwd=spec.cwd,
+        detached=spec.detached,
+        permission_mode=spec.permission_mode.value,
+        opened_at=session.opened_at,
+        commands=len(session.commands()),
+        violations=session.violations.total,
+        policy_generation=session.policy.generation,
+        implicit=spec.implicit,
+        violations_lost=session.violations.lost,
+        published=tuple(map(str, session.publications)),
     )

@@ -85,22 +85,22 @@ class WrapMethods:
         variables = await caller_variables(call, settings.variables(request.overrides), params.env)
         if variables:
             request = replace(request, overrides=replace(request.overrides, variables=variables))
-        wrapped = await self.sessions.wrap(session, request)
+        command, launch = await self.sessions.wrap(session, request)
         news = self.notices.about(settings, request.overrides)
         news += self.notices.about_files(self.scan_warnings())
         if settings.project.trust_has_changed:
             self.trusting.notice(settings.project, session, self.prompts)
         return WrapResult(
-            wrap_id=wrapped.wrap_id,
-            argv=wrapped.argv,
-            command=" ".join(map(_quoted, wrapped.argv)),
-            env=EnvironmentRecord(dict(wrapped.env_set), wrapped.env_unset),
-            cwd=wrapped.cwd,
-            layers=wrapped.layers,
-            warnings=(*news, *wrapped.warnings, *filter(None, [self.reloading.failure])),
-            expires_in_s=wrapped.expires_in_s,
-            policy_generation=wrapped.generation,
-            published=tuple(map(str, wrapped.published)),
+            wrap_id=command.wrap_id,
+            argv=launch.argv,
+            command=" ".join(map(_quoted, launch.argv)),
+            env=EnvironmentRecord(dict(launch.env_set), launch.env_unset),
+            cwd=launch.cwd,
+            layers=launch.layers,
+            warnings=(*news, *launch.warnings, *filter(None, [self.reloading.failure])),
+            expires_in_s=launch.expires_in_s,
+            policy_generation=command.generation,
+            published=tuple(map(str, command.publications)),
         )
 
     async def outcome(self, call: MethodCall, params: WrapOutcomeParams) -> WrapOutcomeResult:

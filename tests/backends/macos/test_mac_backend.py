@@ -22,7 +22,7 @@ from sandboxd.backends.macos.reception import Reception, SeatbeltLaunch
 from sandboxd.backends.macos.tokens import ProxyPassword
 from sandboxd.errors import DaemonError, HostError, LaunchError
 from sandboxd.plan.plan import Plan
-from sandboxd.plan.request import Argv, PlanRequest
+from sandboxd.plan.request import Argv
 from sandboxd.policy.model import FilePolicy, Policy
 from sandboxd.policy.violation import DenialEvent
 from support.dictionary_host import DictionaryHost
@@ -110,7 +110,7 @@ async def context(
 async def plan_of(*argv: str, policy: Policy | None = None) -> SeatbeltPlan:
     bare = Policy(files=FilePolicy(allow_write=rules("/Users/me/project")))
     planner = SeatbeltPlanner(DictionaryHost(SYSTEM))
-    return await planner.plan(policy or bare, PlanRequest(place(), Argv(argv)))
+    return await planner.plan(policy or bare, place(), Argv(argv))
 
 
 async def launch(at: Ground, observer: Observer, name: str = "L1") -> tuple[LaunchSpec, SeatbeltLaunch]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sandboxd.plan.filesystem.mounts import Mount, Operation
 from sandboxd.plan.host_queries import list_needs
-from sandboxd.plan.plan import Plan, make_plan
-from sandboxd.plan.request import PlanRequest, ShellText
+from sandboxd.plan.plan import Plan, make_layout, plan_in
+from sandboxd.plan.request import ShellText
 from sandboxd.policy.model import FilePolicy, NetworkPolicy, PathRule, Policy, SocketRule
 from sandboxd.settings.origins import Origin, Source
 from support.fake_host import FakeHost, place
@@ -29,8 +29,8 @@ def plan(
     )
     files = FilePolicy(deny_read=(PathRule(deny_read, ORIGIN, text=deny_read),) if deny_read else ())
     policy, where = Policy(network=network, files=files), place()
-    request = PlanRequest(where, ShellText("true"), environment or {})
-    return make_plan(policy, request, FakeHost(TREE).facts(list_needs(policy, where)))
+    layout = make_layout(policy, where, FakeHost(TREE).facts(list_needs(policy, where)))
+    return plan_in(layout, where, ShellText("true"), environment or {})
 
 
 def bind(path: str) -> Mount:
