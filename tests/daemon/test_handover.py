@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from sandboxd.app import compose
+from sandboxd.app import compose, handover
 from sandboxd.app.platform import LaunchHandover, Platform
 from sandboxd.backends.base import ConnectAttempt, LaunchHandle, Observer
 from sandboxd.plan.host_facts import ResolvedPath
@@ -360,7 +360,7 @@ async def test_a_failed_hand_over_leaves_commands_protected(
         monkeypatch.setattr(SandboxSession, "hand_over", hand_over)
         commands = [one for session in daemons.daemon.sessions.all() for one in session.commands()]  # type: ignore[union-attr]
         with pytest.raises(OSError, match="Too many"):
-            await hand_over(daemons.daemon)  # type: ignore[arg-type]
+            await handover.hand_over(daemons.daemon)  # type: ignore[arg-type]
         await daemons.end()
         for process in processes:
             assert await ended(process) == "nothing more was said"
