@@ -49,9 +49,11 @@ _LIBRARY_PATHS = frozenset({"LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FRAMEW
 _PRELOADED = frozenset({"LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES"})
 _CODE_PREFIXES = ("PYTHON", "LD_", "DYLD_")
 _CODE_NAMES = frozenset(
-    """GCONV_PATH GETCONF_DIR LOCPATH MALLOC_TRACE NLSPATH GLIBC_TUNABLES OPENSSL_CONF OPENSSL_ENGINES OPENSSL_MODULES
-    OPENSSL_CONF_INCLUDE BASH_ENV ENV UVLOOP_DEBUG __PYVENV_LAUNCHER__""".split()
+    """GCONV_PATH GETCONF_DIR LOCPATH GUIX_LOCPATH LOCALE_ARCHIVE MALLOC_TRACE NLSPATH NIS_PATH TZDIR HOSTALIASES
+    RESOLV_HOST_CONF GLIBC_TUNABLES OPENSSL_CONF OPENSSL_ENGINES OPENSSL_MODULES OPENSSL_CONF_INCLUDE SSLKEYLOGFILE
+    BASH_ENV ENV UVLOOP_DEBUG __PYVENV_LAUNCHER__""".split()
 )
+_BUS_NAMES = ("DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +225,8 @@ def is_in(path: str, directory: str) -> bool:
 def without_code(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without variables that load code.
 
-    Interpreters, the dynamic linker, the C library and OpenSSL read them (ld.so(8), python(1), openssl-env(7)). Entries
-    for the linker that commands cannot write stay."""
+    Interpreters, the dynamic linker, the C library and OpenSSL read them (ld.so(8), python(1), openssl-env(7)), or the
+    files that they name. Entries for the linker that commands cannot write stay."""
     kept = dict(environment)
     for name, value in environment.items():
         if name in _LIBRARY_PATHS or name in _PRELOADED:
@@ -233,9 +235,16 @@ def without_code(environment: Mapping[str, str]) -> dict[str, str]:
                 kept[name] = rest
             else:
                 del kept[name]
-        elif name in _CODE_NAMES or name.startswith(_CODE_PREFIXES):
+        elif name in _CODE_NAMES or name.startswith(_CODE_PREFIXES) or _leads_to_a_file(name, value):
             del kept[name]
     return kept
+
+
+def _leads_to_a_file(name: str, value: str) -> bool:
+    """Return whether a value is a zone's path, or a bus that is a program (tzset(3), sd_bus_set_address(3))."""
+    if name == "TZ":
+        return value.lstrip(":").startswith("/") or ".." in value.split("/")
+    return name in _BUS_NAMES and "unixexec:" in value
 
 
 def _safe_entries(value: str, *, loaded: bool) -> str:

@@ -193,9 +193,8 @@ def _is_safe(interpreter: str, spec: importlib.machinery.ModuleSpec | None) -> b
 
 
 def _detach(path: str, log: str, command: list[str], environment: Mapping[str, str]) -> int:
-    interpreter = sys.executable or programs.find("python3").path or "/usr/bin/python3"
     done = subprocess.run(
-        [interpreter, "-I", "-S", "-c", _DETACH, log, *command],
+        [_detaching_interpreter(path, command[0]), "-I", "-S", "-c", _DETACH, log, *command],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         env=programs.without_code(environment),
@@ -207,6 +206,21 @@ def _detach(path: str, log: str, command: list[str], environment: Mapping[str, s
         reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2] or f"exit status {done.returncode}"
         raise DaemonStartFailed(path, f"sandboxd could not be started: {reason}", f"try: {' '.join(command)} serve")
     return int(done.stdout)
+
+
+def _detaching_interpreter(path: str, program: str) -> str:
+    """Return that of the daemon or of the system before this process's own, which PYTHONEXECUTABLE may name.
+
+    Raises DaemonStartFailed where there is none but one that commands could write."""
+    if sys.executable == program:
+        return program
+    interpreter = programs.find("python3").path or sys.executable or "/usr/bin/python3"
+    opened = programs.opened_place((interpreter,)) if interpreter == sys.executable else ""
+    if opened:
+        raise DaemonStartFailed(
+            path, f"{interpreter} is not used to start sandboxd: commands could write {opened}", "try: sandboxd serve"
+        )
+    return interpreter
 
 
 @contextlib.contextmanager

@@ -130,6 +130,10 @@ def test_root_owned_programs_are_safe_for_others(
         ({"LD_LIBRARY_PATH": "/usr/lib:/var/tmp/x:$ORIGIN/lib:lib"}, {"LD_LIBRARY_PATH": "/usr/lib"}),
         ({"LD_PRELOAD": "libfake.so ./evil.so"}, {"LD_PRELOAD": "libfake.so"}),
         ({"DYLD_INSERT_LIBRARIES": "/var/tmp/x/e.dylib", "GCONV_PATH": ".", "OPENSSL_CONF": "o", "BASH_ENV": "b"}, {}),
+        ({"HOSTALIASES": "h", "TZDIR": "z", "SSLKEYLOGFILE": "k", "TZ": ":/var/tmp/x/zone"}, {}),
+        ({"TZ": "x/../../var/tmp/x/zone", "LOCALE_ARCHIVE": "a", "RESOLV_HOST_CONF": "h"}, {}),
+        ({"DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/none;unixexec:path=./evil"}, {}),
+        ({"TZ": ":Europe/Berlin", "LC_ALL": "C.UTF-8", "DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/user/1/bus"}, None),
         ({"PATH": "/bin", "LANG": "C", "MY_PYTHONPATH": "x", "BUILD_ENV": "y"}, None),
     ],
 )

@@ -296,6 +296,25 @@ def test_an_installation_that_commands_could_write_is_not_started(
     assert starting.daemon_command(path) == ["/usr/bin/sandboxd"]
 
 
+def test_another_interpreter_than_pythonexecutable_detaches(
+    path: str, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variable names the interpreter of each Python, and its file may have come later."""
+    daemon, planted = starting.daemon_command(path), tmp_path / "python3"
+    planted.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\nexec {sys.executable} \"$@\"\n")
+    planted.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(planted))
+    monkeypatch.setattr(starting, "daemon_command", lambda path: daemon)
+    with Client(path) as box:
+        assert box.status().socket == path
+    assert not (tmp_path / "ran").exists()
+    monkeypatch.setattr(programs, "find", lambda *_: programs.Search(None))
+    monkeypatch.setattr(programs, "opened_place", lambda paths: str(tmp_path))
+    with pytest.raises(DaemonStartFailed, match="commands could write"):
+        starting.connect_or_start(f"{path}2")
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.parametrize("spoil", ["link", "long", "closed"])
 def test_a_record_that_cannot_be_read_stops_the_start(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: str

@@ -132,3 +132,77 @@ def test_nothing_that_is_opened_outside_could_have_been_written(identity: Identi
         said = identity.run(argv, cwd=session, input=json.dumps([str(twin)]))
         assert json.loads(said.stdout) == [str(twin)]
     identity.run([str(program), "stop"], check=True)
+
+
+# Variables that name a file or directory which Python, the dynamic linker, the C library, OpenSSL, a shell, git or
+# systemd reads or executes; each names a place of its own.
+NAMING = """
+PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE PYTHONPYCACHEPREFIX PYTHONPLATLIBDIR PYTHONEXECUTABLE PYTHON_HISTORY
+__PYVENV_LAUNCHER__ LD_LIBRARY_PATH LD_PRELOAD LD_AUDIT LD_PROFILE LD_PROFILE_OUTPUT LD_DEBUG_OUTPUT LD_ORIGIN_PATH
+GCONV_PATH GETCONF_DIR LOCPATH LOCALE_ARCHIVE GUIX_LOCPATH NLSPATH TZDIR HOSTALIASES RESOLV_HOST_CONF NIS_PATH
+MALLOC_TRACE OPENSSL_CONF OPENSSL_CONF_INCLUDE OPENSSL_ENGINES OPENSSL_MODULES SSL_CERT_FILE SSL_CERT_DIR SSLKEYLOGFILE
+CTLOG_FILE GIT_EXEC_PATH GIT_CONFIG GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM GIT_SSH GIT_SSH_COMMAND GIT_EXTERNAL_DIFF
+GIT_DIR GIT_TEMPLATE_DIR GIT_ASKPASS GIT_EDITOR GIT_PAGER PAGER MANPAGER EDITOR VISUAL BROWSER SHELL BASH_ENV ENV
+INPUTRC TERMINFO TERMINFO_DIRS PERL5LIB NODE_PATH NODE_OPTIONS TMPDIR TEMP TMP XDG_CONFIG_HOME XDG_DATA_HOME
+XDG_CACHE_HOME XDG_STATE_HOME XDG_CONFIG_DIRS XDG_DATA_DIRS SYSTEMD_PAGER SYSTEMD_EDITOR SYSTEMD_UNIT_PATH
+CREDENTIALS_DIRECTORY VIRTUAL_ENV CONDA_PREFIX PYENV_ROOT PYENV_DIR UV_PYTHON PIPX_HOME NIX_PATH PATH CDPATH
+""".split()  # fmt: skip
+LOADING = r"/(LD_\w+|GCONV_PATH|LOCPATH|TZ)(/|$)"
+"""Places that the linker and the C library search in each program that a person starts, before its first line."""
+EVENT = re.compile(r"(?P<pid>\d+) +(?:<\.\.\. )?(?P<call>\w+)(?P<rest>.*)")
+
+
+FORKS = ("clone", "clone3", "fork", "vfork")
+
+
+def outside(trace: str, program: Path) -> list[tuple[str, str]]:
+    """Who opens or executes what, of the processes outside: "client" for the command line, else the program."""
+    events = [event for event in map(EVENT.match, trace.splitlines()) if event is not None]
+    parents = {
+        child: event["pid"]
+        for event in events
+        if event["call"] in FORKS
+        for child in re.findall(r" = (?:\d+ /\* )?(\d+)(?: in strace's PID NS \*/)?$", event["rest"])
+    }
+    names: dict[str, str] = {}
+    found = []
+    for event in events:
+        pid, rest = event["pid"], event["rest"]
+        name = names.setdefault(pid, names.get(parents.get(pid, ""), ""))
+        if name == "inside" or event["call"] in FORKS or '"' not in rest:
+            continue
+        found.append((name, rest.split('"')[1]))
+        if event["call"] == "execve" and rest.endswith(" = 0"):
+            words = re.findall(r'"([^"]*)"', rest)[1:]
+            is_client = str(program) in words[:4]  # the shell of the test, the script and its interpreter
+            names[pid] = "client" if is_client else "inside" if words[-1:] == ["init"] else " ".join(words[:4])
+    return found
+
+
+def test_no_variable_leads_a_process_outside_to_a_place(identity: Identity) -> None:
+    planted, program = identity.home / "planted", virtual_environment(identity)
+    planted.mkdir()
+    belongs(identity)
+    (identity.runtime / "systemd").mkdir()
+    identity.own(identity.runtime / "systemd")
+    hostile = {name: str(planted / name) for name in NAMING}
+    hostile |= {"PATH": f"{planted / 'PATH'}:/usr/bin:/bin", "TZ": f":{planted / 'TZ'}", "LC_ALL": "xx_XX.PLANTED"}
+    hostile |= {"PYTHONWARNINGS": "error::evil.Evil", "PYTHONBREAKPOINT": "evil.run", "PYTHONINSPECT": "1"}
+    hostile |= {
+        "SHELLOPTS": "xtrace",
+        "PS4": f"$({planted}/PS4)",
+        "DBUS_SESSION_BUS_ADDRESS": f"unixexec:path={planted}/D",
+    }
+    trace = identity.temporary / "trace"
+    calls = ["strace", "-f", "-qq", "--seccomp-bpf", "--pidns-translation", "-s", "400", "-o", str(trace)]
+    calls += ["-e", f"trace=execve,open,openat,connect,{','.join(FORKS)}"]
+    words = ("check", "restart", "run -- true", "status", "prompts --help", "stop")
+    line = "; ".join(f"$0 {one}" for one in (*words, "service status", "service install"))
+    setting = ["/usr/bin/env", *(f"{name}={value}" for name, value in hostile.items())]
+    identity.run([*calls, *setting, "/bin/sh", "-c", line, str(program)], timeout=200)
+    seen = outside(trace.read_text(errors="surrogateescape"), program)
+    assert any("-m sandboxd" in name for name, _ in seen), "a daemon was started"
+    reached = {(name, path) for name, path in seen if path.startswith(f"{planted}/")}
+    allowed = {one for one in reached if one[0] == "client" and re.search(LOADING, one[1])}
+    assert {one for one in allowed if "LD_PRELOAD" in one[1]}, "the trace sees what is opened"
+    assert sorted(reached - allowed) == []

@@ -69,6 +69,7 @@ PLANTED = "open({mark!r}, 'a').write(__name__ + chr(10))"
         {"PYTHONPATH": "."},
         {"PYTHONUSERBASE": "{work}/user", "PYTHONSTARTUP": "{work}/sitecustomize.py", "PYTHONINSPECT": "1"},
         {"PYTHONWARNINGS": "error::evil.Evil", "PYTHONPATH": "{work}", "PYTHONPYCACHEPREFIX": "{work}/cache"},
+        {"PYTHONEXECUTABLE": "{work}/user/bin/python3"},  # the one that Python obeys with -I too
     ],
 )
 def test_python_of_a_project_is_not_imported(identity: Identity, variables: dict[str, str]) -> None:
@@ -77,9 +78,10 @@ def test_python_of_a_project_is_not_imported(identity: Identity, variables: dict
     assert inside(identity, "true", **environment).returncode == 0  # the daemon is started like that
     code = PLANTED.format(mark=str(mark))
     user = f"user/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
-    names = "sitecustomize usercustomize evil json structlog sandboxd_client site signal asyncio".split()
+    names = "sitecustomize usercustomize evil json structlog sandboxd_client site signal asyncio os".split()
     planting = "; ".join(f'printf "%s\\n" "$CODE" >{name}.py' for name in names)
-    line = f'{planting}; mkdir -p {user} sandboxd; cp *.py {user}; printf "%s" "$CODE" >sandboxd/__init__.py'
+    copying = f"mkdir -p {user} sandboxd; cp *.py {user}; cp *.py {user}/.."
+    line = f'{planting}; {copying}; printf "%s" "$CODE" >sandboxd/__init__.py'
     assert inside(identity, line, CODE=code, **environment).returncode == 0
     everything(identity, **environment)
     everything(identity)

@@ -47,9 +47,9 @@ def find_landlock(helper: str) -> Landlock:
 
     def run(confinement: bytes) -> tuple[int, ...]:
         with (
-            tempfile.TemporaryDirectory() as own,
-            tempfile.TemporaryFile() as given,
-            tempfile.TemporaryFile() as answer,
+            tempfile.TemporaryDirectory(prefix="sandboxd-check-", dir="/var/tmp") as own,
+            tempfile.TemporaryFile(dir=own) as given,
+            tempfile.TemporaryFile(dir=own) as answer,
         ):
             given.write(confinement)
             given.flush()
