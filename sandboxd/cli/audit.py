@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     parsed = parse(arguments, SHOW)
     if show_help(parsed, "audit (show | verify) [--file FILE]", "Read the audit log.", SHOW):
         return 0
-    raise UsageError("audit takes one of: show, verify", "`sandboxd audit verify` says whether the log is whole")
+    raise UsageError("audit takes one of: show, verify", "to verify the log: sandboxd audit verify")
 
 
 def _show(arguments: Sequence[str]) -> int:

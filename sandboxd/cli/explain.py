@@ -52,12 +52,12 @@ def main(arguments: Sequence[str]) -> int:
 def _question(parsed: Parsed) -> tuple[ExplainKind, str]:
     words = [*parsed.words, *(parsed.command or ())]
     if not words:
-        raise UsageError("nothing to explain", "usage: sandboxd " + SYNTAX)
+        raise UsageError("explain needs a kind and a target", "usage: sandboxd " + SYNTAX)
     kind, *rest = words
     if kind not in _KINDS:
         raise UsageError(f"cannot explain {visible(kind)}", suggestion(kind, _KINDS))
     if not rest:
-        raise UsageError(f"explain {kind} needs what to explain", "usage: sandboxd " + SYNTAX)
+        raise UsageError(f"explain {kind} needs a target", "usage: sandboxd " + SYNTAX)
     if len(rest) > 1:
         quote = ": put a command line in quotes" if kind == "command" else ""
         raise UsageError(f"unexpected word {visible(rest[1], 60)}{quote}")

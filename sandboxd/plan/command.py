@@ -70,7 +70,7 @@ def _checked(words: tuple[str, ...]) -> tuple[str, ...]:
     for word in words:
         if "\0" in word:
             raise CallerError(
-                "command_nul", "the command contains a NUL character", hint="no program can receive one; remove it"
+                "command_nul", "the command contains a NUL character", hint="remove the NUL character"
             )
         size = _size(word)
         total += size + 1

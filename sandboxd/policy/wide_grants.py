@@ -1,4 +1,4 @@
-"""Wide grants: changes that give very much away and need a confirmation.
+"""Wide grants: changes that allow very much and need a confirmation.
 
 `WIDE_GRANTS` is the whole list. The command line, `settings.update`, `settings.exclude_command` and an answer `always`
 to a prompt go through it."""
@@ -145,7 +145,7 @@ def _switch(is_wide: Callable[[Policy], bool], sentence: str) -> Sentences:
 def _proxy(policy: Policy, context: GrantContext) -> Iterator[str]:
     proxy = policy.network.parent_proxy
     if proxy is not None and proxy.host is not None:
-        yield f"the proxy {proxy.host.uri} hears of every connection of commands, and can change what is not encrypted"
+        yield f"the proxy {proxy.host.uri} sees every connection of commands, and can change what is not encrypted"
 
 
 _BARE: Final = "agents run commands without the sandbox"
@@ -198,7 +198,7 @@ WIDE_GRANTS: Final = (
         "servers of the loopback trust the programs of this machine",
         _ports,
     ),
-    WideGrant(("sandbox.network.parentProxy",), "any proxy", "it hears of every connection", _proxy),
+    WideGrant(("sandbox.network.parentProxy",), "any proxy", "it sees every connection", _proxy),
     WideGrant(
         ("sandbox.enabled",),
         "`false`",
@@ -226,7 +226,7 @@ WIDE_GRANTS: Final = (
     WideGrant(
         ("sandbox.enableWeakerNestedSandbox",),
         "`true`",
-        "/proc of the container shows, and with it other processes",
+        "the container's /proc is visible, and with it other processes",
         _switch(
             lambda policy: policy.platform.weaker_nested_sandbox,
             "enableWeakerNestedSandbox shows commands the container's processes, and fewer calls are looked at",

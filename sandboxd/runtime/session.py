@@ -456,7 +456,6 @@ class SandboxSession:
 def _unreachable() -> HostError:
     return HostError(
         "publish_unavailable",
-        "ports cannot be published: the network of a sandbox cannot be connected to from outside here",
-        hint="sandboxd check says what this machine lacks; sandbox.network.transparent has to be on. On macOS there is "
-        "no need: a server is reached at its own port",
+        "ports cannot be published: this host cannot connect into the network of a sandbox",
+        hint="run: sandboxd check, and switch sandbox.network.transparent on; on macOS use the server's own port",
     )

@@ -287,4 +287,4 @@ class Sessions:
 
 
 def _unknown(wrap_id: str) -> CallerError:
-    return CallerError("wrap_unknown", f"there is no wrap {wrap_id!r}", hint="a restarted daemon knows none")
+    return CallerError("wrap_unknown", f"there is no wrap {wrap_id!r}", hint="wrap the command again")

@@ -166,7 +166,7 @@ def _digest(policy: Policy) -> str:
 
 
 def _no_policy() -> Policy:
-    raise LaunchError("settings_changed", "the command is over", hint="run it again")
+    raise LaunchError("settings_changed", "the command has ended", hint="run it again")
 
 
 def _no_look() -> None:
@@ -202,7 +202,7 @@ class WrapRequest:
         for text in (self.command, self.shell) if self.argv is None else self.argv:
             if text is not None and "\0" in text:
                 raise CallerError(
-                    "command_nul", "the command contains a NUL character", hint="no program can receive one; remove it"
+                    "command_nul", "the command contains a NUL character", hint="remove the NUL character"
                 )
         if not os.path.isabs(self.cwd):
             raise CallerError("cwd_relative", f"cwd is not absolute: {self.cwd!r}", hint="send an absolute path")

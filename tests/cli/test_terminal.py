@@ -252,7 +252,7 @@ def test_without_a_terminal_nobody_can_confirm(cli: CommandLine, fake: FakeDaemo
 def test_the_wish_is_not_the_decision(cli: CommandLine, fake: FakeDaemon, sandboxed: bool, behavior: str) -> None:
     decided(fake, sandboxed=sandboxed, behavior=behavior)
     with Terminal([*cli.argv, "run", "--disable-sandbox", "--", "echo", "ran"], env=cli.env) as terminal:
-        terminal.expect("the sandbox stays on: asked to run without a sandbox")
+        terminal.expect("cannot run without the sandbox: asked to run without a sandbox")
         assert terminal.wait() == 125
         assert not any(line.startswith("ran") for line in terminal.text.splitlines())
 

@@ -548,4 +548,4 @@ def test_what_stands_beside_a_rule_with_project_is_not_trusted(
     assert_closed(daemon, outside, work)
     assert is_sandboxed(daemon, "true")
     if rule[0] == "allow" and when == "before":
-        assert "not allowed all the same" in done.stderr
+        assert "still not allowed" in done.stderr

@@ -126,7 +126,7 @@ def test_refusals_have_their_rule_and_ordinary_failures_are_none(start_daemon: S
     assert (found["read", f"{home}/.ssh/id"]["rule"], found["read", f"{home}/.ssh/id"]["process"]) == ("~/.ssh", "cat")
     assert found["write", f"{home}/outside"]["count"] == 6 and found["write", f"{home}/outside"]["process"] == "touch"
     assert "sandboxd allow path ~/outside" in found["write", f"{home}/outside"]["hint"]
-    assert "take out the rule ./fixed" in found["write", f"{work}/fixed/a"]["hint"]
+    assert "remove the rule ./fixed" in found["write", f"{work}/fixed/a"]["hint"]
     assert "1 more are hidden" in daemon.run("violations").stderr
     assert f"blocked read openat {home}/.ssh/id, by cat (rule ~/.ssh)" in done.stderr
     assert "hint: it holds secrets and is closed on purpose" in done.stderr

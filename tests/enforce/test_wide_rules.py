@@ -1,4 +1,4 @@
-"""Rules that give very much away are not written without a second word of a person."""
+"""Wide rules are not written without a confirmation of the user."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support.users import Identity
 )  # fmt: skip
 def test_a_rule_that_gives_very_much_away_needs_a_confirmation(daemon: DaemonProcess, words: tuple[str, ...]) -> None:
     refused = daemon.run(*words)
-    assert refused.returncode == 125 and "gives very much away" in refused.stderr and "--yes" in refused.stderr
+    assert refused.returncode == 125 and "allows very much" in refused.stderr and "--yes" in refused.stderr
     assert not (daemon.identity.home / ".claude" / "settings.local.json").exists()
     done = daemon.run(*words, "--yes")
     assert done.returncode == 0, done.stderr
@@ -65,7 +65,7 @@ def test_other_spellings_need_a_confirmation_as_well(
     link.symlink_to(identity.home)
     words = tuple(word.replace("HOME", str(identity.home)).replace("LINK", str(link)) for word in words)
     refused = daemon.run(*words)
-    assert refused.returncode != 0 and "gives very much away" in refused.stderr, refused
+    assert refused.returncode != 0 and "allows very much" in refused.stderr, refused
     assert not (identity.home / ".claude/settings.local.json").is_file()
     assert daemon.run(*words, "--yes").returncode == 0
 

@@ -356,10 +356,10 @@ def test_a_deny_that_is_written_otherwise_than_it_is_meant(key: str, text: str) 
     """As long as nothing is denied by it; a name may be what the rule says."""
     files = FilePolicy(**{key: rules(text)})  # type: ignore[arg-type]
     host = FakeHost({"/home/u/x/a.pem": ""})
-    (said,) = [warning for warning in layout(host, files).warnings if "nothing of that name" in warning]
+    (said,) = [warning for warning in layout(host, files).warnings if "no such name" in warning]
     assert repr(text) in said
     host.put(text.replace("*", "x"))
-    assert not [warning for warning in layout(host, files).warnings if "nothing of that name" in warning]
+    assert not [warning for warning in layout(host, files).warnings if "no such name" in warning]
     assert not [warning for warning in layout(FakeHost({}), FilePolicy(deny_read=rules("/x/*.a"))).warnings]
 
 

@@ -97,7 +97,7 @@ def test_a_record_survives_the_way_there_and_back() -> None:
         ({"text": "", "count": 1.5}, "count", "an integer", "a number"),
         ({"text": "", "count": "1"}, "count", "an integer", "a string"),
         ({"text": "", "share": "1"}, "share", "a number", "a string"),
-        ({"text": "", "share": 10**400}, "share", "a number", "one beyond all measure"),
+        ({"text": "", "share": 10**400}, "share", "a number", "one that is infinite or too large"),
         ({"text": "", "share": False}, "share", "a number", "false"),
         ({"text": "", "flag": 0}, "flag", "true or false", "a number"),
         ({"text": "", "word": "three"}, "word", "one of 'one', 'two'", "'three'"),

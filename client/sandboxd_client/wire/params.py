@@ -237,7 +237,7 @@ def _number(value: object) -> float:
     except OverflowError:
         pass
     if type(value) in (float, int):
-        raise ParamsError("", "a number", "one beyond all measure")
+        raise ParamsError("", "a number", "one that is infinite or too large")
     raise ParamsError("", "a number", _kind(value))
 
 

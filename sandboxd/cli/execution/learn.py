@@ -87,7 +87,8 @@ class LearnedFile:
         try:
             directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise SandboxdError("learn_file", f"--learn: {os.path.dirname(path)}: {error.strerror}") from error
+            where = os.path.dirname(path)
+            raise SandboxdError("learn_file", f"--learn: cannot open {where}: {error.strerror}") from error
         try:
             text, settings = _read(path, directory)
             yield cls(path, directory, text, settings)
@@ -150,7 +151,7 @@ def _read(path: str, directory: int) -> tuple[str, dict[str, Any]]:
     except FileNotFoundError:
         return "", {}
     except OSError as error:
-        raise SandboxdError("learn_file", f"--learn: {path}: {error.strerror}") from error
+        raise SandboxdError("learn_file", f"--learn: cannot read {path}: {error.strerror}") from error
     with open(file, "rb") as stream:
         data = stream.read(_LARGEST)
     try:
@@ -160,7 +161,7 @@ def _read(path: str, directory: int) -> tuple[str, dict[str, Any]]:
         settings = None
     if not isinstance(settings, dict):
         raise SandboxdError(
-            "learn_file", f"--learn: {path} holds something else than plain JSON settings", "name another file"
+            "learn_file", f"--learn: {path} is not a settings file in plain JSON", "name another file"
         )
     return text, settings
 

@@ -27,7 +27,7 @@ def run_unsandboxed(connection: Connection, params: dict[str, Any]) -> int:
     decision = connection.call("should_sandbox", asked)
     reason = decision["reason"]["text"]
     if decision["sandboxed"] or decision["behavior"] == "deny":
-        return output.fail(f"the sandbox stays on: {reason}", decision.get("hint", ""))
+        return output.fail(f"cannot run without the sandbox: {reason}", decision.get("hint", ""))
     refusal = _refusal(text, reason)
     if refusal:
         return output.fail(refusal, "leave --disable-sandbox out to run it in the sandbox")

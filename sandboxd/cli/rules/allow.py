@@ -50,7 +50,7 @@ def change_rule(verb: str, arguments: Sequence[str], options: tuple[Option, ...]
     kind, *rest = [*parsed.words, *(parsed.command or ())] or [""]
     kinds = tuple(known for of, known in _LISTS if of == verb)
     if kind not in kinds:
-        message = f"cannot {verb} {visible(kind)}" if kind else f"{verb} what?"
+        message = f"cannot {verb} {visible(kind)}" if kind else f"{verb} needs a kind"
         raise UsageError(message, suggestion(kind, kinds))
     if len(rest) != 1:
         problem = f"unexpected word {visible(rest[1], 60)}" if rest else f"{verb} {kind} needs a {kind}"
@@ -73,7 +73,7 @@ def change_rule(verb: str, arguments: Sequence[str], options: tuple[Option, ...]
         result = confirmed(parsed, lambda yes: box.settings_update(changes, cwd=cwd, confirm=yes, project=project))
         status = announce(parsed, result, f"{_done(verb, kind, 'read' in parsed)}: {text}")
         for key in opposite:
-            warn(f"it was in {key} before, and is not any more")
+            warn(f"the opposite rule was removed from {key}")
         _check(box, verb, kind, text, cwd, write="read" not in parsed)
     return status
 
@@ -99,7 +99,7 @@ def _check(box: Client, verb: str, kind: str, text: str, cwd: str | None, *, wri
     if is_pattern(text) or (kind == "path" and text.startswith("$")):
         return
     if kind == "path" and verb == "allow" and not os.path.lexists(os.path.expanduser(text)):
-        warn("there is no such path yet: the rule holds for commands that start after it was made")
+        warn(f"{visible(text)} does not exist yet: the rule holds for commands that start after it was made")
         return
     try:
         if kind == "domain":
@@ -112,7 +112,7 @@ def _check(box: Client, verb: str, kind: str, text: str, cwd: str | None, *, wri
         warn(error.message)
         return
     if (decision.behavior == "allow") is not (verb == "allow"):
-        warn(f"{'not allowed all the same' if verb == 'allow' else 'not denied all the same'}: {_reason(decision)}")
+        warn(f"{'still not allowed' if verb == 'allow' else 'still not denied'}: {_reason(decision)}")
 
 
 def _reason(decision: ExplainResult) -> str:

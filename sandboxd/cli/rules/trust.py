@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(words) > 1:
         raise UsageError(f"unexpected word {visible(words[1], 60)}", f"usage: sandboxd {SYNTAX}")
     if "list" in parsed and (words or "remove" in parsed):
-        raise UsageError("--list stands alone")
+        raise UsageError("--list takes no directory and no other option")
     path = os.path.abspath(words[0] if words else ".")
     with client(parsed) as box:
         if "list" in parsed:

@@ -121,7 +121,7 @@ async def _change(
     if wide and not confirmed:
         raise CallerError(
             "confirmation_needed",
-            f"this gives very much away: {'; '.join(wide)}",
+            f"this allows very much: {'; '.join(wide)}",
             hint="repeat the command with --yes, or the call with confirm, if that is meant",
             data={"grants": wide},
         )

@@ -60,7 +60,7 @@ class LaunchJournal:
     def add(self, started: StartedLaunch) -> None:
         """Record a start. Raises HostError: an unrecorded command must not start."""
         if len(self._open) >= _MOST_OPEN:
-            raise self._failed(OSError(errno.ENOSPC, "too many commands are in it"))
+            raise self._failed(OSError(errno.ENOSPC, "it lists too many commands"))
         try:
             if self._records >= _MOST_RECORDS + 2 * len(self._open):
                 self._write_anew()

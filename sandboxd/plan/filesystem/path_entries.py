@@ -184,7 +184,7 @@ def _warn_of_doubt(table: PathTable, reason: MarkReason) -> None:
     """Warn of a rule that denies nothing, and may be mistyped."""
     why = doubt(reason.text)
     if why is not None:
-        table.warn(f"{why[0]}: nothing of that name exists, so nothing that does is denied ({why[1]})")
+        table.warn(f"{why[0]}: no such name exists, so the rule denies nothing now ({why[1]})")
 
 
 def _warn_of_pipe(table: PathTable, reason: MarkReason, path: str, kind: PathKind | None) -> None:

@@ -118,11 +118,15 @@ _AGENT_TEXT = "an agent signs with your keys for each client; if that is meant: 
 _SCREEN_TEXT = "it types into and reads every window of your desktop; if that is meant: sandboxd allow socket {path}"
 NO_SUCH_NAME = "nothing has this name, so no rule is proposed for it"
 _PLAIN_NAME = re.compile(r"[\w@%+=:,./~-]*")
-_APPLE_EVENTS = "sandbox.allowAppleEvents allows telling other programs what to do, outside the sandbox"
+_PTY = "to allow new pseudo-terminals: sandboxd settings set sandbox.allowPty true"
+_APPLE_EVENTS = (
+    "to let it control other programs, which run outside the sandbox: "
+    "sandboxd settings set sandbox.allowAppleEvents true"
+)
 
 HINTS: tuple[Hint, ...] = (
     # opened by no setting
-    Hint(_SOCKET, _ANY, "it is sandboxd's own, which no setting opens", reasons=(Reason.SOCKET_OWN,)),
+    Hint(_SOCKET, _ANY, "no setting opens it, since it belongs to sandboxd", reasons=(Reason.SOCKET_OWN,)),
     Hint(
         _SOCKET, _ANY, "the listed path leads here by a symbolic link that the command itself can change; list {path}",
         reasons=(Reason.SOCKET_REDIRECTED,),
@@ -133,7 +137,7 @@ HINTS: tuple[Hint, ...] = (
         reasons=(Reason.SOCKET_BROUGHT,),
     ),
     Hint(
-        _FILES, _ANY, "it belongs to sandboxd itself, which no setting opens", reasons=(Reason.PATH_DENIED,),
+        _FILES, _ANY, "no setting opens it, since it belongs to sandboxd", reasons=(Reason.PATH_DENIED,),
         built_in=True,
     ),
     # sockets
@@ -174,8 +178,7 @@ HINTS: tuple[Hint, ...] = (
     # files of git, before the row for every protected path
     Hint(
         _WRITE, r".*/(\.git|\.git/modules/.*|[^/]+\.git)/(config(\.worktree)?|hooks(/.*)?)",
-        "git obeys it, so it is not removed from inside either: do that outside the sandbox, and clone into $TMPDIR "
-        "what is to be thrown away again",
+        "remove it outside the sandbox, since git obeys it; clone temporary repositories into $TMPDIR",
         operation="unlink(at)?|rmdir|file-write-unlink", reasons=(Reason.PATH_PROTECTED,),
     ),
     Hint(
@@ -199,7 +202,8 @@ HINTS: tuple[Hint, ...] = (
     # rules
     Hint(
         _WRITE, _ANY,
-        "take out the rule {rule}: denyWrite beats every allowWrite, denyRead every one that is not more specific",
+        "remove the rule {rule}: denyWrite beats every allowWrite, and denyRead each allowWrite that is not more "
+        "specific",
         reasons=(Reason.PATH_DENIED,),
     ),
     # caches
@@ -258,7 +262,8 @@ HINTS: tuple[Hint, ...] = (
         operation="forbidden-sandbox-reinit",
     ),
     Hint(
-        _SERVICE, _ANY, "setuid programs cannot be started in a sandbox on macOS", operation="forbidden-exec-sugid"
+        _SERVICE, _ANY, "run it outside the sandbox: macOS starts no setuid programs inside",
+        operation="forbidden-exec-sugid"
     ),
     Hint(
         _SERVICE,
@@ -268,15 +273,16 @@ HINTS: tuple[Hint, ...] = (
     ),
     Hint(_SERVICE, _ANY, _APPLE_EVENTS, operation="appleevent-send|lsopen"),
     Hint(
-        _SERVICE, _ANY, "a service can be named in sandbox.network.allowMachLookup", operation="mach-lookup"
+        _SERVICE, _ANY, "name the service in sandbox.network.allowMachLookup", operation="mach-lookup"
     ),
     Hint(
-        _SERVICE, _ANY, "a service can be named in sandbox.network.allowMachRegister", operation="mach-register"
+        _SERVICE, _ANY, "name the service in sandbox.network.allowMachRegister", operation="mach-register"
     ),
-    Hint(_SERVICE, _ANY, "sandbox.allowPty allows new pseudo-terminals", operation="pseudo-tty"),
-    Hint(_FILES, r"/dev/(ptmx|ttys[0-9]+)", "sandbox.allowPty allows new pseudo-terminals"),
+    Hint(_SERVICE, _ANY, _PTY, operation="pseudo-tty"),
+    Hint(_FILES, r"/dev/(ptmx|ttys[0-9]+)", _PTY),
     Hint(
-        _NETWORK, _ANY, "sandbox.network.allowLocalBinding allows listening on local ports",
+        _NETWORK, _ANY,
+        "to allow listening on local ports: sandboxd settings set sandbox.network.allowLocalBinding true",
         operation="network-(bind|inbound)",
     ),
     Hint(
@@ -289,7 +295,7 @@ HINTS: tuple[Hint, ...] = (
         operation="network-outbound",
     ),
     Hint(
-        (*_SERVICE, *_NETWORK), _ANY, "Unix sockets have to be named in sandbox.network.allowUnixSockets",
+        (*_SERVICE, *_NETWORK), _ANY, "name the Unix socket in sandbox.network.allowUnixSockets",
         operation="system-socket",
     ),
     # anything else
@@ -308,21 +314,21 @@ class DenialText:
 
 _EXPLAIN = "see the rule that decides: sandboxd explain"
 DENIALS: Final[Mapping[Reason, DenialText]] = {
-    Reason.HOST_DENIED: DenialText("a rule denies the host", "take out the rule {rule}: a deny beats every allow"),
+    Reason.HOST_DENIED: DenialText("a rule denies the host", "remove the rule {rule}: a deny beats every allow"),
     Reason.HOST_NOT_LISTED: DenialText(hint=f"{_EXPLAIN} host {{host}}"),
     Reason.HOST_INVALID: DenialText("it is no valid host", "write the host as a name or an address"),
     Reason.LOCAL_ADDRESS: DenialText("it is an address of this machine or its network", f"{_EXPLAIN} host {{host}}"),
     Reason.ADDRESS_DENIED: DenialText("a rule denies the address", f"{_EXPLAIN} host {{host}}"),
     Reason.SERVER_NAME: DenialText("a tunnel to another host asked for it", f"{_EXPLAIN} host {{host}}"),
-    Reason.PROMPT_DENIED: DenialText("a user said no to it", "ask the user, who said no, before another try"),
+    Reason.PROMPT_DENIED: DenialText("a user said no to it", "ask the user before another try: the answer was no"),
     Reason.PROMPT_UNANSWERED: DenialText(hint="answer the prompt while the command waits"),
     Reason.PATH_NOT_WRITABLE: DenialText(hint=f"{_EXPLAIN} path --write {{path}}"),
     Reason.PATH_DENIED: DenialText(),
     Reason.PATH_PROTECTED: DenialText("it is protected, because a program outside the sandbox obeys it"),
-    Reason.PATH_KEPT: DenialText("it can be written, and has to stay in its place", f"{_EXPLAIN} path {{path}}"),
+    Reason.PATH_KEPT: DenialText("it can be written, but not moved or removed", f"{_EXPLAIN} path {{path}}"),
     Reason.SOCKET_NOT_LISTED: DenialText(hint=f"{_EXPLAIN} socket {{path}}"),
     Reason.SOCKET_CONTROL: DenialText("its server acts outside the sandbox", f"{_EXPLAIN} socket {{path}}"),
-    Reason.SOCKET_OWN: DenialText("it is sandboxd's own"),
+    Reason.SOCKET_OWN: DenialText("it belongs to sandboxd"),
     Reason.SOCKET_REDIRECTED: DenialText("a listed path leads there by a link that the command can change"),
     Reason.SOCKET_BROUGHT: DenialText("its place is open, and it came there after the command had started"),
 }

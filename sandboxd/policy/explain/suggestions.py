@@ -154,7 +154,7 @@ class _Learner:
         except HostSyntaxError:
             return "its name cannot be written in a rule"
         if purpose := purpose_of(host):
-            self._note(f"{host.name} {purpose}: look twice before you allow it")
+            self._note(f"{host.name} {purpose}: check it before you allow it")
         self._hosts[host, port] = None
         return ""
 

@@ -237,9 +237,9 @@ def _check_credentials(user: str, password: str, protocol: Protocol) -> None:
         raise UpstreamError("the user name or password of the parent proxy has control characters", "check the URL")
     if protocol is Protocol.HTTP:
         if ":" in user:  # RFC 7617, section 2
-            raise UpstreamError("the user name of the parent proxy has a colon", "HTTP cannot send such a name")
+            raise UpstreamError("the user name of the parent proxy has a colon", "use a name without a colon")
     elif max(len(user.encode()), len(password.encode())) > 255:  # RFC 1929
-        raise UpstreamError("the user name or password of the parent proxy is too long", "SOCKS5 takes 255 bytes")
+        raise UpstreamError("the user name or password of the parent proxy is too long", "use at most 255 bytes")
 
 
 def _with_port(entry: str) -> tuple[str, int | None]:

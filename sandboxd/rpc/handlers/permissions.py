@@ -62,7 +62,7 @@ class PermissionMethods:
         if any(map(has_ended, prompts.askers(params.request_id, present=True))):
             raise CallerError(
                 "not_permitted",
-                "the process that asked has ended, and another one holds its connection: who may answer cannot be told",
+                "the process that asked has ended, and another one holds its connection, so no answer can be accepted",
                 hint="have the program ask again",
             )
         if call.caller.descends_from(prompts.askers(params.request_id)):

@@ -303,7 +303,7 @@ class Prompts:
         for a late or second answer, `scope_invalid`; and what `write_rule` raises."""
         if subscriber not in self._subscribers:
             raise CallerError(
-                "not_permitted", "only who is subscribed to questions answers them", hint="call permission.subscribe"
+                "not_permitted", "only a subscriber to questions can answer them", hint="call permission.subscribe"
             )
         one = self._open.get(request_id)
         if one is None:

@@ -79,7 +79,7 @@ class Question:
     suggestions: tuple[Suggestion, ...] = ()
     scopes: tuple[GrantScope, ...] = (GrantScope.ONCE,)
     wide: bool = False
-    """A yes gives very much away, so it is asked for twice."""
+    """A yes is a wide grant, so it is asked for twice."""
     rule: HostRule | None = field(default=None, repr=False)
     """What a yes opens, for a host."""
 
@@ -126,7 +126,7 @@ class UserAnswer:
     scope: GrantScope = GrantScope.ONCE
     ttl_s: float | None = None
     confirmed: bool = False
-    """The person knows that it gives very much away."""
+    """The user has confirmed a wide grant."""
 
 
 def check(question: Question, verdict: UserAnswer) -> None:
@@ -139,13 +139,13 @@ def check(question: Question, verdict: UserAnswer) -> None:
     if not usable:
         raise CallerError(
             "scope_invalid",
-            f"the scope {verdict.scope.value} makes no sense for this question",
+            f"the scope {verdict.scope.value} is not possible for this question",
             hint=f"one of: {', '.join(question.scopes)}",
         )
     if verdict.allow and verdict.scope is GrantScope.ALWAYS and question.wide and not verdict.confirmed:
         raise CallerError(
             "confirmation_needed",
-            f"a rule for {question.subject} gives very much away: {'; '.join(question.warnings)}",
+            f"a rule for {question.subject} allows very much: {'; '.join(question.warnings)}",
             hint="repeat the answer with confirm, if that is meant",
         )
     if verdict.ttl_s is None:

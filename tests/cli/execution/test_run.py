@@ -90,7 +90,7 @@ def test_the_environment_is_inherited_with_the_daemons_changes(cli: CommandLine)
         (["run", "--cwd", "/nonexistent", "--", "true"], "/nonexistent is not a directory"),
         (["run", "--", ""], "the command is empty"),
         (["status", "x"], "unexpected word x"),
-        (["explain"], "nothing to explain"),
+        (["explain"], "explain needs a kind and a target"),
         (["explain", "hots", "x"], "cannot explain hots"),
         (["explain", "host"], "explain host needs"),
         (["explain", "command", "rm", "x"], "unexpected word x"),

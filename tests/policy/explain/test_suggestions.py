@@ -92,7 +92,7 @@ def test_what_was_to_be_made_needs_the_directory_it_is_made_in() -> None:
         (blocked(READ, f"{HOME}/.ssh/id_rsa", Reason.PATH_DENIED, "~"), "secrets"),
         (blocked(SOCKET, "/run/docker.sock", Reason.SOCKET_NOT_LISTED), "outside"),
         (blocked(SOCKET, "/run/x", Reason.SOCKET_CONTROL), "outside"),
-        (blocked(SOCKET, "/run/sandboxd/s", Reason.SOCKET_OWN), "own"),
+        (blocked(SOCKET, "/run/sandboxd/s", Reason.SOCKET_OWN), "belongs to sandboxd"),
         (host("no.test:443", Reason.HOST_DENIED), "denies"),
         (host("no.test:443", Reason.PROMPT_DENIED), "said no"),
         (host("169.254.169.254:80", Reason.LOCAL_ADDRESS), "this machine"),
@@ -125,7 +125,7 @@ def test_hosts() -> None:
     tops = [f"{n}.com:443" for n in "abc"]
     assert rules(lesson(*map(host, tops)), "allowedDomains") == tops
     asked = lesson(host("pastebin.com:443", Reason.PROMPT_UNANSWERED))
-    assert rules(asked, "allowedDomains") == ["pastebin.com:443"] and "look twice" in asked.notes[0]
+    assert rules(asked, "allowedDomains") == ["pastebin.com:443"] and "check it before" in asked.notes[0]
 
 
 def test_sockets() -> None:

@@ -129,7 +129,7 @@ class LaunchConfiguration:
         if any(b"\0" in item for item in (*self.removals, *roots)):
             raise InternalError("configuration_invalid", "a pattern or a path with a zero byte")
         if any(b"\0" in item for item in self.arguments):
-            raise CallerError("argv_nul", "an argument contains a zero byte", hint="no program can be given one")
+            raise CallerError("argv_nul", "an argument contains a NUL character", hint="remove the NUL character")
         if (size := sum(len(item) + 1 for item in (*self.removals, *roots, *self.arguments))) > MAX_ARGUMENTS:
             raise CallerError(
                 "argv_too_large",
