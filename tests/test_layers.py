@@ -313,7 +313,7 @@ LATE_IMPORTS = {
 }
 
 
-def test_imports_for_annotations_are_plain_except_where_they_are_dear() -> None:
+def test_imports_for_annotations_are_plain_except_costly_ones() -> None:
     late = {
         module: "from typing import TYPE_CHECKING" in text
         for module, file in sources()

@@ -42,3 +42,9 @@ def test_a_table_cell_holds_one_short_sentence() -> None:
         if len(cell.split()) > 25
     ]
     assert not found, "move all but one sentence below the table:\n" + "\n".join(found)
+
+
+def test_a_test_is_named_in_at_most_60_characters() -> None:
+    long = re.compile(r"^ *(?:async )?def (test_\w{56,})\(", re.MULTILINE)
+    found = [name for file in (ROOT / "tests").rglob("*.py") for name in long.findall(file.read_text())]
+    assert not found, found

@@ -225,7 +225,7 @@ def test_paths_become_absolute_and_escaped(cli: CommandLine, fake: FakeDaemon, l
         assert sent(fake) == [("add", "sandbox.filesystem.allowWrite", meant)]
 
 
-def test_the_opposite_rule_in_local_settings_goes_and_others_stay(
+def test_only_the_opposite_rule_in_local_settings_is_removed(
     cli: CommandLine, fake: FakeDaemon, lists: dict[str, Any]
 ) -> None:
     lists["sandbox.network.deniedDomains"] = [("x.test", "local"), ("y.test", "user")]

@@ -92,7 +92,7 @@ def test_a_command_that_dies_of_the_signal(cli: CommandLine) -> None:
     assert process.returncode == 143
 
 
-def test_what_the_command_sends_to_its_own_group_is_not_handed_back(cli: CommandLine, fake: FakeDaemon) -> None:
+def test_signals_of_the_command_to_its_group_are_not_returned(cli: CommandLine, fake: FakeDaemon) -> None:
     """`kill 0` from inside reaches this process too. Handed on, the command would get it twice, and then be killed."""
     fake.argv = in_namespace
     command = "trap 'n=$((n+1))' TERM; kill -TERM 0; echo ready; read x; echo $n"
@@ -115,7 +115,7 @@ def test_signals_ignored_at_the_start_stay_ignored(cli: CommandLine) -> None:
     assert process.returncode == 0
 
 
-def test_the_command_starts_with_an_empty_mask_and_default_signals(cli: CommandLine) -> None:
+def test_the_command_starts_with_empty_mask_and_default_signals(cli: CommandLine) -> None:
     show = "import re; print(*re.findall(r'Sig(?:Blk|Ign):\\s*(\\w+)', open('/proc/self/status').read()))"
     program = [sys.executable, "-S", "-c", show]
     bare = subprocess.run(program, capture_output=True, text=True, check=True)

@@ -114,7 +114,7 @@ def test_bg_lets_it_run_and_reading_stops_it_again(shell: Terminal) -> None:
     assert status(shell) == 0
 
 
-def test_a_signal_sent_while_it_is_stopped_counts_when_it_goes_on(shell: Terminal) -> None:
+def test_a_signal_to_a_stopped_command_counts_once_it_continues(shell: Terminal) -> None:
     shell.type("sbx -c 'trap \"echo caught; exit 3\" TERM; echo re''ady; while :; do sleep 0.02; done'")
     shell.expect("^ready")
     stop(shell)

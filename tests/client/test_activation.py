@@ -32,7 +32,7 @@ def test_who_listens_is_seen_without_a_connection(tmp_path: Path, listener: sock
     assert not activation.only_a_connection_is_missing(path)
 
 
-def test_a_listener_of_another_mount_namespace_is_not_taken_for_ours(tmp_path: Path, listener: socket.socket) -> None:
+def test_a_listener_of_another_mount_namespace_is_told_apart(tmp_path: Path, listener: socket.socket) -> None:
     """A container that shares the network lists its sockets in the same /proc/net/unix, by the path that it sees."""
     path = str(tmp_path / "s")
     with listener:

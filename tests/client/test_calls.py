@@ -194,7 +194,7 @@ def test_a_directory_open_to_others_is_refused(fake: FakeDaemon) -> None:
     assert f"chmod 700 {os.path.dirname(fake.socket)}" in caught.value.hint
 
 
-def test_a_file_instead_of_a_socket_is_refused_and_nothing_is_started(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_socket_is_refused(tmp_path: Path) -> None:
     directory = tmp_path / "d"
     directory.mkdir(mode=0o700)
     (directory / "s").write_text("mine")

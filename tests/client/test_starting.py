@@ -270,7 +270,7 @@ def test_which_program_is_started(path: str, tmp_path: Path, monkeypatch: pytest
     assert starting.daemon_command(path) == [str(program)]
 
 
-def test_an_installation_that_commands_could_write_is_not_started(
+def test_an_installation_commands_could_write_is_not_started(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is that of a project's virtual environment, with nothing better at hand."""

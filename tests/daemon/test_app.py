@@ -130,7 +130,7 @@ async def test_the_machine_stands_on_the_daemon_s_directories(around: Surroundin
         assert context.policy().enabled is True
 
 
-async def test_a_temporary_place_that_cannot_be_used_is_replaced_and_told(around: Surroundings, tmp_path: Path) -> None:
+async def test_an_unusable_temporary_place_is_replaced_and_reported(around: Surroundings, tmp_path: Path) -> None:
     taken = tmp_path / f"sandboxd-{os.geteuid()}"
     taken.write_text("not a directory")
     machine = FakeMachine()

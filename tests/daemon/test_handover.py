@@ -244,7 +244,7 @@ async def test_what_cannot_be_read_is_ended_and_named() -> None:
         assert await again.wait() == 0
 
 
-async def test_an_owner_that_goes_away_meanwhile_takes_its_session_along() -> None:
+async def test_a_session_ends_when_its_owner_disconnects_meanwhile() -> None:
     machine = LastingMachine()
     async with successive_daemons(assemble=machine.assemble) as daemons:
         async with daemons.client() as client:

@@ -48,7 +48,7 @@ def test_nothing_stays_in_a_directory_that_was_closed(daemon: DaemonProcess, whi
 
 
 @pytest.mark.parametrize("which", ["r", "r/.git", "r/.git/hooks"])
-def test_what_was_planted_in_one_is_found_and_the_next_command_runs(daemon: DaemonProcess, which: str) -> None:
+def test_planted_files_are_found_and_the_next_command_runs(daemon: DaemonProcess, which: str) -> None:
     identity = daemon.identity
     hooks = identity.workspace / "r" / ".git" / "hooks"
     done = daemon.run("run", "--", "sh", "-c", f"git init -q r; {PLANT}; chmod 000 {which}; echo ran")

@@ -58,7 +58,7 @@ def test_what_is_denied_in_a_directory_that_cannot_be_searched(lab: Lab) -> None
 
 
 @pytest.mark.parametrize("make", ["touch", "mkfifo"])
-def test_what_stands_where_a_rule_has_a_directory_does_not_give_way(lab: Lab, make: str) -> None:
+def test_a_file_where_a_rule_has_a_directory_is_kept(lab: Lab, make: str) -> None:
     lab.host(f"{make} f .claude g; mkdir d; {make} d/f")
     rules: Rules = {"deny_write": ["./f/x", "./d/f/x/y"], "deny_read": ["./f/z"]}
     done = lab.run(
@@ -177,7 +177,7 @@ def test_a_searched_directory_that_is_closed_later(lab: Lab, entry: str, closing
     assert done.stdout == "ran\n" and protected.read_text() == "old", done
 
 
-def test_a_command_that_closes_the_directories_of_what_is_kept_absent(daemon: DaemonProcess) -> None:
+def test_a_command_that_closes_directories_of_absent_names(daemon: DaemonProcess) -> None:
     """The command has its status, the next ones run, and nothing is left."""
     identity = daemon.identity
     work = identity.workspace

@@ -219,7 +219,7 @@ sys.stdin.read()
 """
 
 
-def test_a_file_that_is_only_read_can_be_opened_outside_at_any_time(daemon: DaemonProcess) -> None:
+def test_a_read_only_file_can_be_opened_outside_at_any_time(daemon: DaemonProcess) -> None:
     """A lease (fcntl_locking(2), F_SETLEASE) takes no right to write, and lets whoever opens the file wait for 45 s."""
     file = daemon.identity.write(daemon.identity.home / "notes", "text")
     argv = ["python3", "-I", "-S", "-c", LEASE, str(file)]

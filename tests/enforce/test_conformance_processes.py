@@ -234,7 +234,7 @@ os._exit(0)
 """
 
 
-def test_a_path_that_is_swapped_all_the_time_opens_nothing_closed(daemon: DaemonProcess) -> None:
+def test_a_path_that_is_swapped_constantly_opens_nothing_closed(daemon: DaemonProcess) -> None:
     """A path may change between the look and the opening; mounts decide about what is opened."""
     closed = daemon.identity.write(daemon.identity.home / "closed", "old")
     assert attempt(daemon, SWAP, str(closed))["opened"] >= 3

@@ -13,7 +13,7 @@ LATER = "touch started; until test -e next; do sleep 0.05; done; mkdir .vscode; 
 
 
 @pytest.mark.parametrize("other", ["starts later", "is there already"])
-def test_another_daemon_takes_no_protection_from_a_running_command(start_daemon: StartDaemon, other: str) -> None:
+def test_another_daemon_keeps_protection_of_a_running_command(start_daemon: StartDaemon, other: str) -> None:
     """In a directory whose name has other ends of a line than the one that the kernel escapes in mountinfo."""
     first = start_daemon()
     workspace = first.identity.write(first.identity.workspace / "a\rb\x0bc\x85d" / "file", "").parent

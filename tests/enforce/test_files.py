@@ -177,7 +177,7 @@ def test_the_agents_own_directory_as_working_directory(lab: Lab) -> None:
     assert lab.run("mkdir other; echo x > other/commands", cwd=cwd).ok
 
 
-def test_a_working_directory_inside_a_protected_place_is_read_only(lab: Lab) -> None:
+def test_a_working_directory_in_a_protected_place_is_read_only(lab: Lab) -> None:
     """The client that chooses the directory of a command cannot open what programs outside obey."""
     lab.host("git init -q; mkdir -p .vscode .claude/hooks web/.husky web/src node_modules/p/.vscode; touch web/inc")
     lab.host("git config core.hooksPath web/.husky; git config include.path ../web/inc; git init -q --bare bare")
@@ -193,7 +193,7 @@ def test_a_working_directory_inside_a_protected_place_is_read_only(lab: Lab) -> 
     assert lab.run("echo x > free", project=lab.workspace / "node_modules" / "p" / ".vscode").ok
 
 
-def test_a_repository_of_its_own_in_a_protected_place_is_a_project(lab: Lab) -> None:
+def test_a_repository_in_a_protected_place_is_a_project(lab: Lab) -> None:
     """As editors and agents keep their worktrees."""
     lab.host("git init -q; git commit -q --allow-empty -m i; mkdir -p ~/.cursor/trees")
     lab.host("git worktree add -q ~/.cursor/trees/t")
@@ -388,7 +388,7 @@ def test_what_cannot_be_enforced_is_an_error(lab: Lab, rule: Rules, slug: str) -
     assert files_below(lab.workspace) == []
 
 
-def test_a_denied_directory_above_the_project_leaves_the_project_open(lab: Lab) -> None:
+def test_a_denied_directory_above_leaves_the_project_open(lab: Lab) -> None:
     outside = lab.identity.write(lab.home / "secret", "s")
     inside = lab.identity.write(lab.home / "proj" / "sub" / "file", "f").parent.parent
     assert lab.run("cat sub/file; touch new", project=inside, deny_read=["~"]).stdout == "f"

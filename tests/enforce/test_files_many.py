@@ -95,7 +95,7 @@ print(sum(map(attempt, range(1200))), sum(os.access(f"d/{n}", os.W_OK) for n in 
     assert lab.run(python(script), deny_read=["./d/[0-9]*"]).stdout == "0 0\n"
 
 
-def test_what_is_too_much_is_refused_with_the_rule_and_the_numbers(lab: Lab) -> None:
+def test_too_many_paths_are_refused_with_rule_and_numbers(lab: Lab) -> None:
     """A denied directory with something open in it has options of its own."""
     on_the_host(lab, "for n in range(820): os.makedirs(f'd/{n}/open')")
     done = lab.run("touch ran", deny_read=["./d/*"], allow_read=["./d/*/open"])

@@ -278,7 +278,7 @@ def changed(wrapped):
 
 
 @pytest.mark.parametrize("how", RUNS)
-def test_a_command_of_which_the_settings_changed_is_wrapped_again(
+def test_a_command_whose_settings_changed_is_wrapped_again(
     daemon: DaemonProcess, identity: Identity, how: str
 ) -> None:
     work = identity.workspace

@@ -104,7 +104,7 @@ def test_ordinary_work_is_left_alone(lab: Lab) -> None:
     assert done.ok and not done.moved, done
 
 
-def test_a_link_to_a_repository_that_is_closed_touches_nothing_there(lab: Lab) -> None:
+def test_a_link_to_a_closed_repository_changes_nothing_there(lab: Lab) -> None:
     """Deeper than the scan looks, and not the command's to write: its hooks are the person's own."""
     deep = lab.workspace / "a" / "b" / "c" / "d" / "e"
     lab.host(f"mkdir -p {deep}; git init -q {deep}; cp ~/evil {deep}/.git/hooks/post-commit")

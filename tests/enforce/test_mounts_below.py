@@ -31,7 +31,7 @@ def mount(directory: Path) -> None:
 
 if os.geteuid() == 0:  # else there is nobody who could mount anything
 
-    def test_what_is_mounted_below_is_treated_as_what_it_is_mounted_on(identity: Identity) -> None:
+    def test_a_mount_below_has_the_rules_of_its_mount_point(identity: Identity) -> None:
         """Writable below a writable directory, closed below a closed one, read-only elsewhere, and a rule about
         a file in it holds. The mounts are made in a namespace of this thread, out of which everything is started."""
         work, other = identity.workspace, identity.home / "other"

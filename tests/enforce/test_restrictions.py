@@ -56,7 +56,7 @@ def test_deny_edit_denies_writing(start_daemon: StartDaemon, identity: Identity)
         {"permissions": {"denied": ["Read(x)"]}},
     ],
 )
-def test_a_restriction_that_nobody_knows_keeps_commands_from_running(
+def test_an_unknown_restriction_keeps_commands_from_running(
     start_daemon: StartDaemon, identity: Identity, source: str, settings: Any
 ) -> None:
     file = identity.home / ".claude" / "settings.json"
@@ -133,7 +133,7 @@ def told(daemon: DaemonProcess, what: str, *options: str) -> bool:
     return what in done.stderr
 
 
-def test_run_tells_of_ignored_keys_once_for_each_change_of_the_file(
+def test_run_reports_ignored_keys_once_for_each_change(
     start_daemon: StartDaemon, identity: Identity
 ) -> None:
     project_file(identity, {"sandbox": {"filesystem": {"allowWrite": ["~/x"]}, "colour": 1}})

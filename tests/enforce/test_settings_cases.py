@@ -138,7 +138,7 @@ def test_the_wish_to_run_outside_is_asked_about_or_refused(start_daemon: StartDa
     assert not (identity.home / "x").exists()
 
 
-def test_run_may_allow_more_for_one_command_unless_somebody_said_no(start_daemon: StartDaemon, origin: Origin) -> None:
+def test_run_may_allow_more_for_one_command_unless_denied(start_daemon: StartDaemon, origin: Origin) -> None:
     daemon = start_daemon(resolve=RESOLVE)
     command = ["--", "curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", origin.url("ok.test")]
     assert daemon.run("run", "--allow-domain", "ok.test", *command).stdout == "200"
@@ -270,7 +270,7 @@ print("cut", connect()[1].decode(), flush=True)
 """
 
 
-def test_a_running_command_meets_new_rules_and_its_tunnels_are_cut(
+def test_new_rules_reach_a_running_command_and_cut_its_tunnels(
     start_daemon: StartDaemon, identity: Identity, origin: Origin
 ) -> None:
     daemon = start_daemon(resolve=RESOLVE, settings=sandbox())
@@ -287,7 +287,7 @@ def test_a_running_command_meets_new_rules_and_its_tunnels_are_cut(
     assert running.returncode == 0
 
 
-def test_a_file_that_breaks_keeps_its_rules_and_at_start_nothing_runs(
+def test_a_broken_file_keeps_its_rules_and_stops_a_start(
     start_daemon: StartDaemon, identity: Identity, origin: Origin
 ) -> None:
     """A file that breaks keeps its rules and at start nothing runs."""

@@ -339,7 +339,7 @@ def test_a_named_file_by_a_link_that_commands_can_write(daemon: DaemonProcess, o
 
 @pytest.mark.parametrize("how", ["option", "flag", "configuration"])
 @pytest.mark.parametrize("opened_by", ["workspace", "rule", "option"])
-def test_a_named_file_that_was_planted_before_the_daemon_was_stopped(
+def test_a_named_file_planted_before_the_daemon_was_stopped(
     start_daemon: StartDaemon, identity: Identity, outside: Path, how: str, opened_by: str
 ) -> None:
     """In a directory without any mark of a project. What lies where no command could write is believed as before."""

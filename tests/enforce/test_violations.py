@@ -212,7 +212,7 @@ def _agent(daemon: DaemonProcess, identity: Identity, agent: Path) -> None:
         process.wait()
 
 
-def test_with_every_socket_allowed_what_acts_outside_stays_closed(start_daemon: StartDaemon) -> None:
+def test_control_sockets_stay_closed_with_all_sockets_allowed(start_daemon: StartDaemon) -> None:
     """An agent that the environment names, one in a directory that cannot be listed, and the daemon
     itself."""
     agent = Path(f"/var/tmp/sdt-agent-{os.getpid()}")

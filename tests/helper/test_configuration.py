@@ -131,7 +131,7 @@ def test_a_filter_that_the_kernel_refuses(launch: Launcher) -> None:
     assert_nothing_ran((status, out, err), "cannot install the system call filter: Invalid argument")
 
 
-def test_the_daemon_learns_about_a_filter_that_the_kernel_refuses(launch: Launcher) -> None:
+def test_the_daemon_learns_of_a_filter_the_kernel_refuses(launch: Launcher) -> None:
     sandbox = launch(["echo", "ran"], program=struct.pack("<HBBI", 5, 0, 0, 100))
     assert [type(event).__name__ for event in sandbox.rest()] == ["ExecFailed", "Exited"]
 

@@ -96,7 +96,7 @@ def test_sockets(launch: Launcher, garbage: int) -> None:
     assert dict(zip(expected, probe(launch, calls), strict=True)) == expected
 
 
-def test_unix_sockets_without_the_filter_and_where_they_are_allowed(launch: Launcher) -> None:
+def test_unix_sockets_without_filter_and_where_allowed(launch: Launcher) -> None:
     """Io_uring, which could make and connect them, does not exist either way."""
     calls = [(number_of("socket"), UNIX, kind, 0) for kind in (STREAM, DGRAM)]
     assert probe(launch, calls, filtered=False) == ["0", "0"]

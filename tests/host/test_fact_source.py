@@ -322,7 +322,7 @@ async def test_patterns(host: HostFacts, tmp_path: Path, pattern: str, matches: 
     assert sorted(os.path.relpath(one.path, tmp_path) for one in found) == sorted(matches)
 
 
-async def test_what_a_pattern_names_is_reached_through_the_fewest_links(host: HostFacts, tmp_path: Path) -> None:
+async def test_a_pattern_match_is_reached_through_the_fewest_links(host: HostFacts, tmp_path: Path) -> None:
     """A rule that opens is not followed through a link that a command could have made, so another way must count."""
     for name in ("p/d/plain", "q/hidden", "r/x/far"):
         write(tmp_path / name)
@@ -453,7 +453,7 @@ async def test_a_name_that_goes_while_it_is_looked_at(
     assert names(await host.answer(needs(tmp_path)), tmp_path) == []
 
 
-async def test_links_that_lead_nowhere_in_a_git_directory_are_nothing_there(host: HostFacts, tmp_path: Path) -> None:
+async def test_dangling_links_in_a_git_directory_count_as_absent(host: HostFacts, tmp_path: Path) -> None:
     """A project that was unpacked may hold anything; and what comes in their place is noticed."""
     for name in ("HEAD", "config"):
         write(tmp_path / ".git" / name)

@@ -56,7 +56,7 @@ def test_sockets_at_and_below_a_path(tmp_path: Path, listen: Listen) -> None:
     assert (deep.inode, deep.device) == (status.st_ino, (os.major(status.st_dev), os.minor(status.st_dev)))
 
 
-def test_links_and_renames_leave_it_the_same_and_another_is_another(tmp_path: Path, listen: Listen) -> None:
+def test_a_socket_keeps_its_identity_over_links_and_renames(tmp_path: Path, listen: Listen) -> None:
     inode = listen("a").st_ino
 
     def look() -> SocketsAtStart:

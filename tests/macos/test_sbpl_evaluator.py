@@ -265,7 +265,7 @@ def test_regular_expressions_search(pattern: str, text: str, found: bool) -> Non
 @pytest.mark.parametrize(
     "pattern", ["", r"\d", r"a{2}", r"(?:a)", r"a**", r"[\d]", r"[[:alpha:]]", "[a", "*a", r"\b", "a" * 1001]
 )
-def test_what_means_different_things_to_different_engines_is_refused(pattern: str) -> None:
+def test_a_pattern_that_engines_read_differently_is_refused(pattern: str) -> None:
     with pytest.raises(SbplError):
         compile_regex(pattern)
 

@@ -273,7 +273,7 @@ async def test_without_a_sandbox_nothing_runs(stubs: MacStubs, tmp_path: Path, s
         assert step["code"] == slug and step["remedy"]
 
 
-async def test_a_ticket_is_good_once_and_not_after_its_session_has_ended(line: Line, stubs: MacStubs) -> None:
+async def test_a_ticket_is_good_once_and_only_during_its_session(line: Line, stubs: MacStubs) -> None:
     once = json.loads(await line.client("print(json.dumps(box.wrap(argv=['write', 'x', 'y']).argv))"))
     assert once[7] == stubs.sandbox_exec and "-p" in once
     ended = json.loads(

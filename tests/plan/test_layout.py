@@ -363,7 +363,7 @@ def test_a_deny_that_is_written_otherwise_than_it_is_meant(key: str, text: str) 
     assert not [warning for warning in layout(FakeHost({}), FilePolicy(deny_read=rules("/x/*.a"))).warnings]
 
 
-def test_a_list_without_end_is_named_and_its_warnings_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_list_is_named_and_its_warnings_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     many = rules(*(f"/home/u/{number}" for number in range(1200)))
     host = FakeHost({})
     warnings = layout(host, FilePolicy(allow_write=many)).warnings

@@ -88,7 +88,7 @@ async def test_look_ups_that_hang_take_no_more_than_their_share(monkeypatch: pyt
     go.set()
 
 
-async def test_far_connections_are_kept_alive_and_near_ones_need_no_care() -> None:
+async def test_only_connections_to_other_hosts_get_keepalive() -> None:
     """Idle tunnels: a far end that vanished is noticed after three minutes, not never."""
     far = [one for one in read_interface_addresses() if one.version == 4 and not one.is_loopback]
     with socket.create_server(("", 0)) as server:

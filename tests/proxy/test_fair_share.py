@@ -92,7 +92,7 @@ async def test_a_share_is_used_up_and_there_again_in_the_next_turn() -> None:
     assert share.has_some()
 
 
-async def test_who_waits_goes_on_first_come_first_served_within_the_share() -> None:
+async def test_waiting_connections_continue_in_order_within_the_share() -> None:
     turns = Turns(100)
     share = Share(turns)
     order: list[tuple[int, int]] = []
@@ -109,7 +109,7 @@ async def test_who_waits_goes_on_first_come_first_served_within_the_share() -> N
     assert max(used.count(turn) for turn in used) <= 2
 
 
-async def test_two_commands_share_a_turn_however_many_connections_each_has() -> None:
+async def test_two_commands_share_a_turn_for_any_connection_count() -> None:
     turns = Turns(1000)
     greedy, modest = Share(turns), Share(turns)
     done = {greedy: 0, modest: 0}

@@ -223,7 +223,7 @@ async def test_answers_are_written_anew(answer: bytes, passed_on: bytes) -> None
         assert await proxies.ask_http(once(origin, "ok.test")) == passed_on
 
 
-async def test_a_client_of_http_1_0_gets_no_chunks_and_no_interim_answers() -> None:
+async def test_an_http_1_0_client_gets_no_chunks_or_interim_answers() -> None:
     answer = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"
     heads: list[bytes] = []
     async with scripted_origin(answering(answer, heads=heads)) as origin, running_proxies("ok.test") as proxies:
@@ -358,7 +358,7 @@ async def test_a_malformed_body_is_not_passed_on_as_a_whole(body: bytes) -> None
     assert complete == []
 
 
-async def test_a_client_that_leaves_in_mid_upload_takes_the_origin_along() -> None:
+async def test_a_client_that_leaves_in_mid_upload_ends_the_origin() -> None:
     async with scripted_origin(echo) as origin, running_proxies("ok.test") as proxies:
         _, writer = await proxies.http()
         writer.write(get(origin, "ok.test", b"Content-Length: 100", method="POST") + b"part")
@@ -380,7 +380,7 @@ async def test_keep_alive_to_the_client_and_to_the_origin() -> None:
         await finish(writer)
 
 
-async def test_a_second_request_in_the_same_breath_is_decided_by_itself() -> None:
+async def test_a_second_request_in_one_write_is_decided_by_itself() -> None:
     async with scripted_origin(echo) as origin, running_proxies("ok.test", "also.test") as proxies:
         reader, writer = await proxies.http()
         writer.write(get(origin) + get(origin, "also.test") + get(origin, "no.test") + get(origin))
@@ -427,7 +427,7 @@ async def test_a_request_with_two_readings_leads_nowhere(headers: list[bytes], p
         await finish(writer)
 
 
-async def test_bytes_after_a_body_are_the_next_request_and_nothing_else() -> None:
+async def test_bytes_after_a_body_are_only_the_next_request() -> None:
     heads: list[bytes] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -484,7 +484,7 @@ async def test_a_closed_kept_connection_is_replaced_once() -> None:
         await finish(writer)
 
 
-async def test_unasked_bytes_from_an_origin_never_answer_another_request() -> None:
+async def test_unasked_bytes_of_an_origin_answer_no_other_request() -> None:
     async with (
         scripted_origin(answering(OK + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil", close=False)) as origin,
         running_proxies("ok.test", "also.test") as proxies,

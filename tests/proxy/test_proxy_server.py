@@ -189,7 +189,7 @@ async def test_more_connections_than_the_limit_wait() -> None:
             await finish(wire[1])
 
 
-async def test_a_command_that_takes_all_it_gets_leaves_room_for_the_others() -> None:
+async def test_a_greedy_command_leaves_room_for_the_others() -> None:
     room = Room(32)  # for 12 connections
     limits = ProxyLimits(linger_s=0.1, accept_retry_s=0.01)
     async with (

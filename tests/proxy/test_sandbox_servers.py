@@ -61,7 +61,7 @@ async def test_where_nothing_listens_inside_the_rules_decide() -> None:
         assert answer.startswith(b"HTTP/1.1 403 ")
 
 
-async def test_a_port_of_the_hosts_is_looked_for_before_it_is_connected_to() -> None:
+async def test_a_port_of_the_host_is_checked_before_the_connect() -> None:
     """The connection would be captured, and come back to us."""
     async with scripted_origin(greet) as origin, running_proxies() as proxies:
         proxies.policy = replace(proxies.policy, allow_local_ports=(PortRange(origin.port, origin.port),))

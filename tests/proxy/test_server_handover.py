@@ -134,7 +134,7 @@ async def test_what_had_failed_is_left_out() -> None:
         await after.aclose()
 
 
-async def test_a_connection_that_cannot_be_taken_over_costs_only_itself(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unresumable_connection_costs_only_itself(caplog: pytest.LogCaptureFixture) -> None:
     """A session with running commands hangs on it."""
     async with running_proxies("ok.test") as proxies:
         record, _ = await proxies.server.hand_over()

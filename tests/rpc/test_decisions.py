@@ -58,7 +58,7 @@ async def test_a_session_without_permission_runs_nothing(client: RawClient, runn
     assert (result["behavior"], result["reason"]["type"]) == ("deny", "permissionMode")
 
 
-async def test_a_host_without_sandbox_is_never_answered_with_a_plain_yes(
+async def test_a_host_without_sandbox_never_gets_a_plain_yes(
     client: RawClient, machine: FakeMachine
 ) -> None:
     machine.backend.unavailable = "user namespaces are denied"

@@ -56,7 +56,7 @@ async def test_no_text_makes_the_daemon_fail() -> None:
 
 
 @pytest.mark.parametrize("path", [NUL, "settings.json", "~/x.json", ""])
-async def test_the_settings_of_one_command_are_named_by_an_absolute_path(path: str) -> None:
+async def test_settings_of_one_command_need_an_absolute_path(path: str) -> None:
     async with running_daemon(assemble=FakeMachine().assemble) as running, running.client() as client:
         query = {"command": "true", "cwd": str(running.around.project), "overrides": {"settings": path}}
         error = await client.error("wrap", query)

@@ -639,7 +639,7 @@ async def test_always_for_a_wide_path_needs_a_second_word(
     assert path in local_settings(running).read_text()
 
 
-async def test_a_path_that_becomes_a_link_meanwhile_needs_a_second_word(
+async def test_a_path_that_became_a_link_needs_a_confirmation(
     running: RunningDaemon, person: Person, client_of_a_child: RawClient
 ) -> None:
     """It was an ordinary one when it was asked about."""

@@ -58,7 +58,7 @@ async def test_sessions_end_with_their_connection(
     assert left["name"] == "detached"
 
 
-async def test_a_session_opened_by_a_client_that_has_gone_does_not_stay(running: RunningDaemon) -> None:
+async def test_a_session_of_a_client_that_has_gone_is_closed(running: RunningDaemon) -> None:
     for _ in range(20):
         async with running.client() as leaving:
             leaving.request("session.open", {"cwd": str(running.around.project)})

@@ -68,7 +68,7 @@ async def test_a_shell_line_with_everything_given(
     ],
     ids=lambda value: str(value)[:40],
 )
-async def test_what_cannot_be_wrapped_is_an_error_and_nothing_is_prepared(
+async def test_an_impossible_wrap_is_an_error_and_prepares_nothing(
     client: RawClient, running: RunningDaemon, machine: FakeMachine, params: dict[str, Any], slug: str | None
 ) -> None:
     answer = await client.call("wrap", in_project(running, **params) if "cwd" not in params else params)
@@ -281,7 +281,7 @@ async def test_commands_and_environments_are_not_in_the_log(client: RawClient, r
     assert "topsecret" not in running.around.log.text
 
 
-async def test_a_rule_that_a_proxy_keeps_from_being_looked_at_is_a_warning() -> None:
+async def test_a_rule_that_a_proxy_makes_ineffective_is_a_warning() -> None:
     settings = {"sandbox": {"network": {"deniedResolvedAddresses": ["10.0.0.0/8"]}}}
     async with surroundings() as around:
         environment = {"HOME": str(around.home), "PATH": "/usr/bin:/bin", "HTTPS_PROXY": "http://proxy.test:3128"}

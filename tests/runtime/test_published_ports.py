@@ -60,7 +60,7 @@ async def is_hung_up_on(ports: PublishedPorts) -> bool:
         return True
 
 
-async def test_connections_reach_the_server_inside_both_ways_and_to_the_end() -> None:
+async def test_connections_reach_the_server_inside_in_both_directions() -> None:
     async with scripted_origin(echo) as origin, published(Publication(V4, 0, origin.port)) as ports:
         ports.serve(FakeInside())
         (one,) = ports.publications
@@ -127,7 +127,7 @@ async def test_with_the_command_the_listener_and_what_is_open_are_gone() -> None
             pass
 
 
-async def test_a_port_that_is_taken_is_an_error_and_the_others_are_let_go() -> None:
+async def test_a_taken_port_is_an_error_and_releases_the_others() -> None:
     free = free_port()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

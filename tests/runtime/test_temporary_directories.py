@@ -28,7 +28,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_session_directory_is_private_and_made_again_when_removed(tmp_path: Path) -> None:
+async def test_a_session_directory_is_private_and_made_anew(tmp_path: Path) -> None:
     async with TemporaryRoot(str(tmp_path / "base")) as root:
         path = root.session("s-1")
         assert os.stat(path).st_mode & 0o777 == 0o700

@@ -114,7 +114,7 @@ def value(settings: Settings, key: str) -> Any:
     return settings.effective()[key]
 
 
-def test_every_key_of_the_schema_has_a_row_and_stands_in_this_test() -> None:
+def test_every_key_of_the_schema_has_a_row_and_a_case_here() -> None:
     assert tuple(TABLE) == tuple(key for key in TABLE if key in all_keys())
     assert set(TABLE) == set(all_keys())
     mine = (
@@ -234,7 +234,7 @@ def test_a_project_file_does_not_override_what_its_user_said(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", SCALARS)
-def test_overrides_of_one_command_always_tighten_and_never_loosen(key: str) -> None:
+def test_overrides_of_one_command_only_tighten(key: str) -> None:
     loose, strict = SCALARS[key]
     for source in (Source.MANAGED, Source.USER):
         tightened = merge([layer(source, (key, loose)), layer(Source.CLI, (key, strict), may_widen=False)])
@@ -407,7 +407,7 @@ def test_presets_from_a_project_close_only() -> None:
     assert value(merge([layer(Source.USER, ("sandbox.presets", ["caches"]))]), "sandbox.presets") == ["caches"]
 
 
-def test_a_project_explains_its_own_denials_only_and_nobody_elses() -> None:
+def test_a_project_explains_only_its_own_denials() -> None:
     key = "sandbox.network.deniedDomainReasons"
     project = layer(
         Source.PROJECT,

@@ -233,7 +233,7 @@ def test_the_daemon_ends_the_command(daemon: Daemon) -> None:
     assert finish(process)[0] == 3
 
 
-def test_a_command_that_does_not_listen_is_killed_after_the_grace(daemon: Daemon) -> None:
+def test_a_command_that_ignores_term_is_killed_after_the_grace(daemon: Daemon) -> None:
     process = start(daemon, "bash", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done")
     daemon.accept()
     assert process.stdout is not None and process.stdout.readline() == "ready\n"

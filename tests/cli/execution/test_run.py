@@ -166,7 +166,7 @@ def test_a_sandbox_that_could_not_be_set_up_is_125(cli: CommandLine, fake: FakeD
     assert done.stderr == "sandboxd: the sandbox could not be set up: no user namespaces\nhint: run: sysctl …\n"
 
 
-def test_the_daemon_is_asked_only_about_statuses_that_could_mean_it(cli: CommandLine, fake: FakeDaemon) -> None:
+def test_the_daemon_is_asked_only_about_ambiguous_statuses(cli: CommandLine, fake: FakeDaemon) -> None:
     fake.not_started()
     assert cli.run("run", "-c", "exit 3").returncode == 3
     assert [heard.method for heard in fake.calls] == ["wrap"]

@@ -152,7 +152,7 @@ async def test_a_watcher_that_ends_is_told(world: World) -> None:
     assert "gone" in reloading.failure
 
 
-async def test_a_watcher_that_has_ended_is_replaced_with_a_later_command(world: World) -> None:
+async def test_an_ended_watcher_is_replaced_with_a_later_command(world: World) -> None:
     reloading = world.reloading()
     async with reloading.following():
         world.watchers[0].items.put_nowait(HostError("watch_limit", "gone"))

@@ -134,7 +134,7 @@ async def test_one_command_vouches_for_no_other(looks: Looks) -> None:
     assert (await looks.end(third)).moved == ()
 
 
-async def test_a_daemon_that_takes_commands_over_takes_nothing_for_granted(looks: Looks) -> None:
+async def test_leftovers_of_commands_taken_over_are_cleaned_up(looks: Looks) -> None:
     since = time.time_ns()
     time.sleep(0.02)
     path = trap(looks.work / "x")

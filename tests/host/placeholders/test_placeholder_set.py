@@ -389,7 +389,7 @@ def test_a_link_in_the_way_is_not_followed(work: Path, tmp_path: Path) -> None:
     assert list(outside.iterdir()) == []
 
 
-def test_a_daemon_that_comes_and_goes_leaves_the_journals_of_others(work: Path, tmp_path: Path) -> None:
+def test_a_short_lived_daemon_leaves_the_journals_of_others(work: Path, tmp_path: Path) -> None:
     """What is locked is somebody's who lives, whoever that is."""
     journal = str(tmp_path / "journal")
     path = f"{work}/.vscode/"
@@ -480,7 +480,7 @@ def test_one_that_a_program_keeps_locked_is_not_waited_for(work: Path, placehold
     assert not (work / "a").exists()
 
 
-async def test_what_another_daemon_leaves_is_removed_while_this_one_lives(work: Path, tmp_path: Path) -> None:
+async def test_leftovers_of_another_daemon_are_removed_meanwhile(work: Path, tmp_path: Path) -> None:
     """Nobody may start for days. What this one holds itself stays."""
     journal = str(tmp_path / "journal")
     mine = Placeholders(journal, linger=0)

@@ -82,7 +82,7 @@ def test_long_names_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(table) == 13 and len(again) == 5, "one long name made room for nine"
 
 
-def test_an_address_is_reused_only_when_nothing_has_used_it_for_long() -> None:
+def test_an_address_is_reused_only_after_a_long_time_unused() -> None:
     assert UNUSED_AFTER_S >= 10 * TTL_S
     table, clock = small(3)
     a, b, c = (table.addresses_of(f"{name}.test")[0] for name in "abc")

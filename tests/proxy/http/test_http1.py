@@ -63,7 +63,7 @@ def test_reasons_are_optional(line: bytes) -> None:
     assert head is not None and head.status == 204
 
 
-def test_empty_lines_before_a_request_are_left_over_from_the_last() -> None:
+def test_empty_lines_before_a_request_are_skipped() -> None:
     reader = RequestReader()
     assert reader.receive_request(b"\r\n") is None and reader.is_empty
     for pieces in splits(b"\r\n\r\nGET http://ok.test/ HTTP/1.0\r\n\r\n"):

@@ -116,7 +116,7 @@ async def test_a_reset_arrives_as_a_reset_after_what_was_sent(splice: bool, who:
         await asyncio.wait_for(pair.task, 30)
 
 
-async def test_an_early_answer_is_delivered_before_the_reset_of_an_upload(splice: bool) -> None:
+async def test_an_early_answer_arrives_before_the_reset_of_an_upload(splice: bool) -> None:
     """The origin answers 413 and closes while the client is still sending: its kernel resets the connection."""
     async with joined(splice) as pair:
         pair.client[1].write(b"u" * 8_000_000)

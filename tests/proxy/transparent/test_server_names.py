@@ -84,7 +84,7 @@ async def test_logged_only(caplog: pytest.LogCaptureFixture) -> None:
         await finish(writer)
 
 
-async def test_the_end_in_the_middle_of_a_greeting_delivers_what_was_sent() -> None:
+async def test_an_end_within_a_greeting_delivers_the_sent_bytes() -> None:
     async with checked("enforce") as (proxies, origin, received):
         _, writer = await proxies.tunnel(f"ok.test:{origin.port}")
         writer.write(client_hello("no.test")[:20])

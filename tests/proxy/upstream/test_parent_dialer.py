@@ -155,7 +155,7 @@ async def test_tunnels_go_through_a_socks_proxy_by_name(login: str) -> None:
         assert parent.asked == [*expected, b"far.test:443"] and proxies.names.asked == []
 
 
-async def test_socks5_without_h_resolves_here_and_the_address_guard_holds() -> None:
+async def test_socks5_without_h_resolves_here_under_the_address_guard() -> None:
     parent = Parent(SOCKS_OK)
     async with through(parent.socks, "socks5") as (proxies, _):
         answer = await proxies.ask_http(b"CONNECT far.test:443 HTTP/1.1\r\n\r\n")

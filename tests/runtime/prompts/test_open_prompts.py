@@ -114,7 +114,7 @@ async def test_withdrawn_while_its_rule_is_written(desk: Desk) -> None:
     assert desk.grants.list() == [] and desk.prompts.open() == ()
 
 
-async def test_who_waits_for_another_command_asks_for_itself_when_that_ends(desk: Desk) -> None:
+async def test_a_waiting_command_asks_for_itself_after_the_first_ends(desk: Desk) -> None:
     first = desk.ask(asker="c-1")
     [one] = await desk.asked()
     second = desk.ask(asker="c-2")

@@ -52,7 +52,7 @@ def test_nothing_in_the_environment_moves_managed_settings() -> None:
     assert listed(managed_root="/t")[0] == ("managed", "/t/etc/sandboxd/managed-settings.json")
 
 
-def test_files_named_on_the_command_line_stand_below_managed_ones() -> None:
+def test_files_of_the_command_line_rank_below_managed_ones() -> None:
     assert listed(cli_files=("/x.json",))[3] == ("cli", "/x.json")
 
 

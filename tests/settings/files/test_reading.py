@@ -164,7 +164,7 @@ def test_one_broken_file_is_enough(home: Path) -> None:
     assert fatal is not None and fatal.origin.file == str(home / ".claude/settings.local.json")
 
 
-def test_a_drop_in_directory_that_cannot_be_listed_is_a_broken_layer(home: Path) -> None:
+def test_an_unlistable_drop_in_directory_is_a_broken_layer(home: Path) -> None:
     path = home / "managed/etc/sandboxd/managed-settings.d"
     path.parent.mkdir(parents=True)
     path.write_text("a file where a directory should be")
@@ -184,7 +184,7 @@ def test_a_file_under_two_names_counts_once(home: Path, tmp_path: Path) -> None:
     assert not settings.ignored
 
 
-def test_a_projects_files_only_tighten_until_their_content_is_trusted(home: Path, tmp_path: Path) -> None:
+def test_project_files_only_tighten_until_they_are_trusted(home: Path, tmp_path: Path) -> None:
     project = tmp_path / "project"
     (project / ".claude").mkdir(parents=True)
     text = '{"sandbox": {"enabled": true, "excludedCommands": ["a"]}}'
@@ -212,7 +212,7 @@ def test_a_projects_files_only_tighten_until_their_content_is_trusted(home: Path
         (project / ".claude" / name).unlink()
 
 
-def test_trust_is_not_carried_from_one_name_or_directory_to_another(home: Path, tmp_path: Path) -> None:
+def test_trust_holds_for_one_name_and_one_directory(home: Path, tmp_path: Path) -> None:
     text = '{"sandbox": {"excludedCommands": ["a"]}}'
     store = TrustStore(str(tmp_path / "state"))
     first, second = tmp_path / "first", tmp_path / "second"

@@ -235,7 +235,7 @@ async def test_the_portable_feed_notices_as_well(tmp_path: Path) -> None:
         await changes.aclose()  # type: ignore[attr-defined]
 
 
-def test_a_file_that_exists_is_watched_itself_and_not_its_directory(tmp_path: Path) -> None:
+def test_an_existing_file_is_watched_not_its_directory(tmp_path: Path) -> None:
     (tmp_path / ".claude").mkdir()
     (tmp_path / ".claude/settings.json").write_text("{}")
     found = watched_paths(find_locations({}, str(tmp_path), managed_root=str(tmp_path)).files)

@@ -45,7 +45,7 @@ def bubblewrap() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-async def test_a_sandbox_that_ends_half_way_keeps_nobody_in_its_namespaces(bubblewrap: subprocess.Popen[bytes]) -> None:
+async def test_a_sandbox_that_ends_early_leaves_its_namespaces_empty(bubblewrap: subprocess.Popen[bytes]) -> None:
     [init] = children(bubblewrap.pid)
     async with namespace_worker() as worker:
         assert worker.pid is not None

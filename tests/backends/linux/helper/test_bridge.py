@@ -539,7 +539,7 @@ async def test_few_events_of_a_helper_are_heard_in_one_turn(setting: Setting) ->
     await hang_up_and_see(helper, recorder)
 
 
-async def test_a_helper_that_asks_and_takes_no_answer_ends_with_its_sandbox(setting: Setting) -> None:
+async def test_a_helper_that_reads_no_answer_ends_with_its_sandbox(setting: Setting) -> None:
     helper, recorder = await running(setting)
     question = encode_event(Connecting(7, socket.AF_INET6, "::1", 443, 2, "curl"))
     while not recorder.is_over:
