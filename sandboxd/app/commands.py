@@ -10,7 +10,7 @@ from sandboxd.app.platform import ExplainingPlanner, Platform
 from sandboxd.daemon.metrics import Metrics
 from sandboxd.daemon.policy_queries import ExplainPath, ExplainSocket
 from sandboxd.plan.request import Place
-from sandboxd.policy.decision import Decision, PermissionMode
+from sandboxd.policy.decision import Decision
 from sandboxd.policy.hosts.parent_proxies import EnvironmentProxies
 from sandboxd.policy.model import Policy
 from sandboxd.proxy.dial import Dialer, PinnedResolver
@@ -100,10 +100,9 @@ def make_proxies_of(
     parents = ParentDialer(dialer, resolver)
 
     def make(policy: Callable[[], Policy], command: Command, session: SandboxSession) -> ProxyServer:
-        never = session.spec.permission_mode is PermissionMode.NONE
         gate = Gate(
             lambda: policy().network,
-            None if never else asking(prompts, session, command),
+            asking(prompts, session, command) if session.spec.asks else None,
             resolver.share(),
             resolver.pins,
             own_addresses=own_addresses,

@@ -179,6 +179,8 @@ async def run_daemon(
             WrapMethods(
                 sessions,
                 policies,
+                queries.policy,
+                observers.events,
                 reloading,
                 runtime.trusting,
                 runtime.prompts,
@@ -323,7 +325,6 @@ class _Steps:
             platform.backend,
             explaining(platform.planner, runtime.place, temporary),
             explaining_sockets(platform.planner, runtime.place, temporary),
-            config.environment,
             config.platform,
             self.log.warning,
         )

@@ -35,7 +35,7 @@ from sandboxd.rpc.server import Connections
 from sandboxd.rpc.socket import DirectoryLock, ListeningSocket, ListeningSocketRecord
 from sandboxd.runtime.close_unresumed import close_descriptors
 from sandboxd.runtime.prompts.open_prompts import Prompts, QuestionsRecord
-from sandboxd.runtime.session import Inherited, SandboxSession
+from sandboxd.runtime.session import Inherited, PlanningPolicy, SandboxSession
 from sandboxd.runtime.session_records import SessionState, joined
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.temporary_directories import TemporaryRecord, TemporaryRoot
@@ -156,7 +156,8 @@ async def _hand_over(parts: RunningDaemon, outgoing: Outgoing) -> None:
 
 def opened_with(session: SandboxSession) -> object:
     """Return the settings that a session was opened with."""
-    return getattr(session.policy_of, "settings", None)
+    policy = session.policy_of
+    return getattr(policy.base if isinstance(policy, PlanningPolicy) else policy, "settings", None)
 
 
 async def _settled(parts: RunningDaemon) -> None:
@@ -223,7 +224,7 @@ class TakingOver:
         try:
             try:
                 spec = record.spec
-                policy = self.parts.policies.of_session(spec.cwd, record.settings, restricted=spec.restricted)
+                policy = self.parts.policies.of_session(spec.cwd, record.settings, restricted=spec.only_tightens)
                 policy()
             except DaemonError:
                 close_descriptors(record)

@@ -14,7 +14,10 @@ from sandboxd.daemon.policy_queries import PolicyQueries
 from sandboxd.daemon.settings.local_edits import change_of, change_settings
 from sandboxd.daemon.settings.trusting import TRUST_KEY, Trusting
 from sandboxd.errors import CallerError
-from sandboxd.policy.commands.command_decisions import why_sandboxed
+from sandboxd.policy.commands.command_decisions import CommandDecision, why_sandboxed
+from sandboxd.policy.commands.command_patterns import parse_command_pattern
+from sandboxd.policy.commands.exclusion import exclusion_patterns, is_exact
+from sandboxd.policy.commands.wide_programs import why_wide_program
 from sandboxd.policy.decision import Behavior, Decision, PermissionMode, Reason
 from sandboxd.policy.display import LONGEST, neutralise
 from sandboxd.policy.hosts.host_decisions import decide_host
@@ -52,6 +55,8 @@ __all__ = [
 LONGEST_COMMAND = 16 << 10
 """Longest command of a prompt, which shows all of it."""
 SHOWN_BLOCKED = 5
+EXCLUDED = "sandbox.excludedCommands"
+_OUTSIDE = "outside the sandbox it can read, change and send whatever you can"
 _EXPLICIT = frozenset({Reason.PATH_DENIED, Reason.PATH_PROTECTED})
 _PATTERN = frozenset("*?[]{}$\0")
 
@@ -68,6 +73,11 @@ class PermissionQuery:
     command: str | None = None
     command_id: str | None = None
     reason: str = ""
+    directory: str | None = None
+    """Directory that the command runs in; None for that of the session."""
+    search: str = ""
+    """PATH of the command."""
+    is_sandbox: bool = False
 
     @property
     def why(self) -> str:
@@ -85,6 +95,8 @@ class PermissionAnswer:
     scope: GrantScope | None = None
     request_id: str | None = None
     hint: str = ""
+    outcome: str = ""
+    """The outcome of the prompt, empty where there was none."""
 
 
 class PermissionQueries:
@@ -140,19 +152,30 @@ class PermissionQueries:
                 decision, question, asker = await self._path(session, query)
             case QuestionKind.SANDBOX_OVERRIDE:
                 decision, question, asker = await self._override(session, query, uid)
+            case QuestionKind.COMMAND:
+                decision, question, asker = await self._command(session, query, uid)
             case QuestionKind.TRUST:
                 raise CallerError(
                     "question_invalid", "a program cannot ask for trust", hint="run as the user: sandboxd trust"
                 )
         if decision.behavior is not Behavior.ASK:
             return PermissionAnswer(decision.allowed, decision.text, "policy", hint=decision.hint)
-        if session.spec.permission_mode is PermissionMode.NONE:
-            return PermissionAnswer(
-                False, "the permission mode of this session is none, so there is no prompt", "policy"
-            )
+        if not session.spec.asks:
+            why = f"the permission mode of this session is {session.spec.permission_mode.value}, so there is no prompt"
+            return PermissionAnswer(False, why, "policy")
+        grant = session.grants.of_command(question.key)
+        if grant is not None:
+            return PermissionAnswer(True, f"{question.subject}: allowed for the session", grant.by, grant.scope)
         outcome = await put(self.prompts, session, question, asker, process)
-        text = f"{question.subject}: {outcome.why}"
-        return PermissionAnswer(outcome.allowed, text, outcome.by, outcome.scope, outcome.request_id, decision.hint)
+        return PermissionAnswer(
+            outcome.allowed,
+            f"{question.subject}: {outcome.why}",
+            outcome.by,
+            outcome.scope,
+            outcome.request_id,
+            decision.hint,
+            outcome.outcome.value,
+        )
 
     def _network(self, session: SandboxSession, query: PermissionQuery) -> tuple[Decision, Question, str]:
         if not query.host or query.port is None or not 0 < query.port < 65536:
@@ -216,39 +239,87 @@ class PermissionQueries:
     async def _override(
         self, session: SandboxSession, query: PermissionQuery, uid: int
     ) -> tuple[Decision, Question, str]:
-        command = query.command or ""
-        if not command.strip() or len(command) > LONGEST_COMMAND:
-            raise CallerError(
-                "question_invalid",
-                f"a question about the sandbox needs a command of at most {LONGEST_COMMAND} characters",
-            )
-        policy = session.policy
-        if not policy.commands.allow_unsandboxed:
+        policy, mode = session.policy, session.spec.permission_mode
+        if not policy.commands.allow_unsandboxed or mode is PermissionMode.PLAN:
             decision = Decision(
                 Behavior.DENY,
                 Reason.OVERRIDE_FORBIDDEN,
-                f"no command may run outside the sandbox: {why_sandboxed(policy.commands)}",
+                f"no command may run outside the sandbox: {why_sandboxed(policy.commands, mode)}",
                 "sandbox.allowUnsandboxedCommands",
                 policy.commands.allow_unsandboxed_origin,
             )
         else:
-            decided, _ = await self._questions.command(command, session.id, None, uid=uid, search="", unsandboxed=True)
-            decision = decided.decision
+            decision = (await self._decided(session, query, uid, unsandboxed=True)).decision
             if decision.behavior is Behavior.ALLOW:  # only by a prompt
                 decision = Decision(Behavior.ASK, decision.reason, decision.text, hint=decision.hint)
-        shown = neutralise(command, LONGEST_COMMAND)
-        question = Question(
-            kind=QuestionKind.SANDBOX_OVERRIDE,
-            key=(QuestionKind.SANDBOX_OVERRIDE, command),
-            subject=shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}…",
-            project=session.cwd,
-            command=shown,
-            command_id=None if query.command_id is None else neutralise(query.command_id),
-            text=neutralise(query.why or "the program asks to run this outside the sandbox"),
-            warnings=("outside the sandbox it can read, change and send whatever you can", *_blocked(session, query)),
-            scopes=(GrantScope.ONCE,),
+        patterns = exclusion_patterns(query.command or "")
+        question = _about_command(
+            session,
+            query,
+            query.why or "the program asks to run this outside the sandbox",
+            (_OUTSIDE, *_blocked(session, query)),
+            tuple(
+                Suggestion(True, EXCLUDED, pattern, bool(why_wide_program(parse_command_pattern(pattern))))
+                for pattern in patterns
+            ),
         )
         return decision, question, _no_command()
+
+    async def _command(
+        self, session: SandboxSession, query: PermissionQuery, uid: int
+    ) -> tuple[Decision, Question, str]:
+        decided = await self._decided(session, query, uid)
+        decision, command = decided.decision, query.command or ""
+        suggestions: tuple[Suggestion, ...] = ()
+        if decision.reason is Reason.SANDBOXED and is_exact(command):  # no rule that allows beats one that asks
+            rule = f"Bash({command.strip()})"
+            suggestions = Suggestion(True, "permissions.allow", rule), Suggestion(False, "permissions.deny", rule)
+        warnings = () if decided.sandboxed else (_OUTSIDE,)
+        text = "; ".join(filter(None, (query.why, decision.text)))
+        return decision, _about_command(session, query, text, warnings, suggestions), _no_command()
+
+    async def _decided(
+        self, session: SandboxSession, query: PermissionQuery, uid: int, *, unsandboxed: bool = False
+    ) -> CommandDecision:
+        command = query.command or ""
+        if not command.strip() or len(command) > LONGEST_COMMAND:
+            raise CallerError(
+                "question_invalid", f"a question about a command needs one of at most {LONGEST_COMMAND} characters"
+            )
+        answer, _ = await self._questions.command(
+            command,
+            session.id,
+            query.directory,
+            uid=uid,
+            search=query.search,
+            unsandboxed=unsandboxed,
+            is_sandbox=query.is_sandbox,
+        )
+        return answer
+
+
+def _about_command(
+    session: SandboxSession,
+    query: PermissionQuery,
+    text: str,
+    warnings: tuple[str, ...],
+    suggestions: tuple[Suggestion, ...],
+) -> Question:
+    """Return the question about a whole command line in one directory."""
+    shown = neutralise(query.command or "", LONGEST_COMMAND)
+    scopes = (GrantScope.ONCE, GrantScope.SESSION)
+    return Question(
+        kind=query.kind,
+        key=(query.kind, query.command or "", query.directory or session.cwd),
+        subject=shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}…",
+        project=session.cwd,
+        command=shown,
+        command_id=None if query.command_id is None else neutralise(query.command_id),
+        text=neutralise(text),
+        warnings=warnings,
+        suggestions=suggestions,
+        scopes=(*scopes, GrantScope.ALWAYS) if suggestions else scopes,
+    )
 
 
 def rule_writer(policies: Policies, trusting: Trusting) -> WriteRule:

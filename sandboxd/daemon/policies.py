@@ -364,7 +364,7 @@ def _last_good(fault: SettingsError) -> str:
 def _trust(now: PolicySnapshot, restricted: bool) -> tuple[bool, str]:
     """Return whether settings of a caller may widen, and why not."""
     if restricted:
-        return False, "a connection with the role agent may only tighten"
+        return False, "a connection with the role agent, and a session in the mode plan, may only tighten"
     refused = now.settings.is_set("sandbox.allowOverrides") and not now.policy.allow_overrides
     return not refused, "sandbox.allowOverrides is off, so a caller may only tighten" if refused else ""
 

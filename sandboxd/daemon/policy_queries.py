@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,15 +12,16 @@ from sandboxd.backends.base import Backend
 from sandboxd.daemon.policies import Policies
 from sandboxd.daemon.program_paths import ProgramPaths
 from sandboxd.errors import CallerError, HostError, PolicyError
-from sandboxd.policy.commands.command_decisions import CommandDecision, decide_command
+from sandboxd.policy.commands.command_decisions import CommandDecision, decide_command, denied_by_rule
 from sandboxd.policy.commands.command_patterns import parse_command_pattern
 from sandboxd.policy.commands.wide_programs import runs_others
-from sandboxd.policy.decision import Decision, Reason
+from sandboxd.policy.decision import Decision, PermissionMode, Reason
 from sandboxd.policy.explain.explanation import explain_command, explain_host
 from sandboxd.policy.model import Policy
 from sandboxd.proxy.own_addresses import OwnAddresses
+from sandboxd.runtime.session import SandboxSession
 from sandboxd.runtime.sessions import Sessions
-from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
+from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapRequest
 
 
 class ExplainPath(Protocol):
@@ -48,9 +50,7 @@ class Explained:
 
 
 class PolicyQueries:
-    """Policy queries of a daemon.
-
-    `environment` is that of the daemon: $IS_SANDBOX is set in a container that is a sandbox itself."""
+    """Policy queries of a daemon."""
 
     def __init__(
         self,
@@ -59,7 +59,6 @@ class PolicyQueries:
         backend: Backend,
         explain_path: ExplainPath,
         explain_socket: ExplainSocket,
-        environment: Mapping[str, str],
         platform: str,
         log: Callable[..., object],
     ) -> None:
@@ -68,7 +67,6 @@ class PolicyQueries:
         self._backend = backend
         self._explain_path = explain_path
         self._explain_socket = explain_socket
-        self._inside_sandbox = bool(environment.get("IS_SANDBOX"))
         self._platform = platform
         self._log = log
         self._own_addresses = OwnAddresses()
@@ -91,8 +89,11 @@ class PolicyQueries:
         uid: int,
         search: str,
         unsandboxed: bool = False,
+        is_sandbox: bool = False,
     ) -> tuple[CommandDecision, str | None]:
-        """Decide a command line; return the PATH to run it with when excluded."""
+        """Decide a command line; return the PATH to run it with when excluded.
+
+        `is_sandbox`: the caller says that it runs in a container that is a sandbox itself ($IS_SANDBOX)."""
         policy = self.policy(session_id, directory, overrides)
         unavailable = await self.unavailable() if policy.enabled else ""
         paths = self._program_paths(policy, session_id, directory, search)
@@ -104,7 +105,7 @@ class PolicyQueries:
                 permission_mode=self._mode(session_id),
                 platform=self._platform,
                 root=uid == 0,
-                is_sandbox_env=self._inside_sandbox,
+                is_sandbox_env=is_sandbox,
                 unavailable=unavailable,
                 resolve=resolve,
             )
@@ -127,6 +128,7 @@ class PolicyQueries:
         *,
         uid: int,
         search: str,
+        is_sandbox: bool = False,
     ) -> CommandDecision:
         """Explain how a command line runs through the sandbox."""
         policy = self.policy(session_id, directory, overrides)
@@ -139,11 +141,28 @@ class PolicyQueries:
                 permission_mode=self._mode(session_id),
                 platform=self._platform,
                 root=uid == 0,
-                is_sandbox_env=self._inside_sandbox,
+                is_sandbox_env=is_sandbox,
                 unavailable=unavailable,
                 resolve=resolve,
             )
         )
+
+    async def check_may_run(self, session: SandboxSession, request: WrapRequest, search: str) -> None:
+        """Refuse what may not run at all, sandboxed or not.
+
+        Raises PolicyError `mode_none`, and `command_denied` for an explicit rule of permissions.deny."""
+        if session.spec.permission_mode is PermissionMode.NONE:
+            hint = "open a session in another permission mode"
+            raise PolicyError("mode_none", "this session may run nothing: its permission mode is none", hint=hint)
+        policy = session.policy_of(request.overrides)
+        if not policy.commands.deny:
+            return
+        text = request.command if request.argv is None else shlex.join(request.argv)
+        paths = self._program_paths(policy, session.id, request.cwd, search)
+        denial = await paths.decide(lambda resolve: denied_by_rule(policy, text or "", resolve))
+        if denial is not None:
+            where = f" in {denial.origin}" if denial.origin is not None else ""
+            raise PolicyError("command_denied", f"{denial.text}{where}", hint=denial.hint)
 
     def _program_paths(
         self, policy: Policy, session_id: str | None, directory: str | None, search: str

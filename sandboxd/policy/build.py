@@ -16,7 +16,16 @@ from sandboxd.policy.commands.command_patterns import parse_command_pattern, par
 from sandboxd.policy.commands.exclusion import head_of
 from sandboxd.policy.commands.shell_programs import INTERPRETERS, LAUNCHERS, unversioned
 from sandboxd.policy.commands.wide_programs import runs_others
-from sandboxd.policy.model import AuditPolicy, CommandPolicy, CommandRule, FilePolicy, PlatformPolicy, Policy
+from sandboxd.policy.model import (
+    PLAN_MODE,
+    AuditPolicy,
+    CommandPolicy,
+    CommandRule,
+    FilePolicy,
+    PathRule,
+    PlatformPolicy,
+    Policy,
+)
 from sandboxd.policy.paths.opening_checks import check_openings, why_writable
 from sandboxd.policy.paths.rule_paths import PathScope
 from sandboxd.policy.settings_reader import SettingsReader
@@ -59,6 +68,24 @@ def evaluate(settings: Settings, scope: PathScope) -> tuple[Policy, tuple[Proble
     reader = SettingsReader(settings, scope)
     policy = _Builder(reader).policy()
     return policy, tuple(reader.problems)
+
+
+def planning(policy: Policy) -> Policy:
+    """Return the policy of a session in the mode plan: only its temporary directory can be written."""
+    files = replace(
+        policy.files,
+        allow_write=(),
+        deny_write=(*policy.files.deny_write, PathRule("/", PLAN_MODE, text="the permission mode plan")),
+        allow_git_config=False,
+    )
+    network = replace(
+        policy.network,
+        strict_allowlist=True,
+        allow_unix_sockets=(),
+        allow_all_unix_sockets=False,
+        allow_local_binding=False,
+    )
+    return replace(policy, files=files, network=network, ignore_unknown_restrictions=False)
 
 
 class _Builder:

@@ -8,22 +8,24 @@ from enum import StrEnum
 from sandboxd.settings.origins import Origin
 
 
-class PermissionMode(StrEnum):
-    """Treatment of open decisions in a session; explicit ask and deny rules always hold."""
-
-    OPEN = "open"
-    """The client decides: commands that no rule allows run without a prompt."""
-    PROMPT = "prompt"
-    NONE = "none"
-    """Every one is denied."""
-
-
 class Behavior(StrEnum):
     """The answer of a decision."""
 
     ALLOW = "allow"
     ASK = "ask"
     DENY = "deny"
+
+
+class PermissionMode(StrEnum):
+    """Treatment of prompts in a session; explicit ask and deny rules always hold."""
+
+    OPEN = "open"
+    """Commands that no rule allows run without a prompt."""
+    PROMPT = "prompt"
+    NONE = "none"
+    """Every command is denied."""
+    PLAN = "plan"
+    """Commands run in a sandbox that only writes temporary files, and no prompt opens more."""
 
 
 class Reason(StrEnum):
@@ -57,6 +59,7 @@ class Reason(StrEnum):
     PATH_NOT_WRITABLE = "pathNotWritable"
     PATH_DENIED = "pathDenied"
     PATH_PROTECTED = "pathProtected"
+    PLAN_MODE = "planMode"
     PATH_KEPT = "pathKept"
     READ_DEFAULT = "readDefault"
     WORKING_DIRECTORY = "workingDirectory"

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from sandboxd.policy.hosts.host_patterns import HostPattern
 from sandboxd.policy.hosts.parent_proxies import ParentProxy
-from sandboxd.settings.origins import BUILT_IN, Origin
+from sandboxd.settings.origins import BUILT_IN, Origin, Source
 from sandboxd.settings.problems import Problem
 
 
@@ -64,6 +64,10 @@ class FilePolicy:
     """Every settings file that is or would be read: protected in every writable root."""
     managed_reads_only: bool = False
     """Only managed settings may set `allow_read`."""
+
+
+PLAN_MODE = Origin(Source.CLI, "permission_mode")
+"""The origin of the rule that closes every path to sessions of the mode plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +173,7 @@ class Policy:
     accepted and dangerous, or ignored for a stated reason."""
 
     generation: int = 0
-    enabled: bool = False
+    enabled: bool = True
     enabled_origin: Origin = BUILT_IN
     enabled_platforms: tuple[str, ...] | None = None
     enabled_platforms_origin: Origin = BUILT_IN

@@ -210,7 +210,7 @@ WIDE_GRANTS: Final = (
         "a list without one of the platforms",
         "agents run commands there without the sandbox",
         _switch(
-            lambda policy: not {"linux", "macos", "wsl"} <= set(policy.enabled_platforms or ()),
+            lambda policy: not {"linux", "macos"} <= set(policy.enabled_platforms or ()),
             f"on a platform that enabledPlatforms leaves out {_BARE}",
         ),
     ),

@@ -46,6 +46,13 @@ async def caller_search_path(call: MethodCall) -> str:
     return found.get("PATH") or call.around.places.environment.get("PATH", "")
 
 
+async def caller_is_sandbox(call: MethodCall, given: bool | None) -> bool:
+    """Whether the caller says that it runs in a sandbox already, by $IS_SANDBOX of its environment."""
+    if given is not None:
+        return given
+    return bool((await asyncio.to_thread(_read, call.caller, ["IS_SANDBOX"])).get("IS_SANDBOX"))
+
+
 def _is_usable(value: str) -> bool:
     return len(value) <= _LONGEST and "\0" not in value
 

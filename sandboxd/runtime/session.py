@@ -17,6 +17,8 @@ from sandboxd.plan.filesystem.attribution import Attribution
 from sandboxd.plan.host_facts import ResolvedPath, SocketFile, SocketsAtStart
 from sandboxd.plan.plan import Plan, UnixSockets
 from sandboxd.plan.request import Argv, Place, ShellText
+from sandboxd.policy.build import planning
+from sandboxd.policy.decision import PermissionMode
 from sandboxd.policy.hosts.egress import actual_layers, way_out_warnings
 from sandboxd.policy.hosts.parent_proxies import NO_PROXIES, EnvironmentProxies
 from sandboxd.policy.hosts.publication import Publication, check_publications
@@ -106,6 +108,22 @@ class SessionParts:
     find_sockets: FindSockets = lambda places: SocketsAtStart()
 
 
+class PlanningPolicy:
+    """The policy of a session in the mode plan: neither overrides nor grants open more."""
+
+    def __init__(self, policy: PolicyOf) -> None:
+        self.base = policy
+        self._last: tuple[Policy, Policy] | None = None
+
+    def __call__(self, overrides: Overrides = NO_OVERRIDES) -> Policy:
+        if overrides:
+            overrides = replace(overrides, restricted=True, granted_write=(), granted_read=())
+        policy = self.base(overrides)
+        if self._last is None or self._last[0] is not policy:  # the same object for the same policy
+            self._last = policy, planning(policy)
+        return self._last[1]
+
+
 class SandboxSession:
     """Owned by `Sessions`, which opens and closes it."""
 
@@ -116,7 +134,7 @@ class SandboxSession:
         self.violations = ViolationStore(session_id, feed=parts.violations)
         self.grants = Grants(self.recheck)
         self.closed = False
-        self._policy = policy
+        self._policy = self._kept_to_its_mode(policy)
         self._parts = parts
         self._commands: dict[str, Command] = {}
         self._places: dict[tuple[str, bool], Place] = {}
@@ -135,6 +153,14 @@ class SandboxSession:
     @property
     def policy_of(self) -> PolicyOf:
         return self._policy
+
+    def follow(self, policy: PolicyOf) -> None:
+        """Follow another policy from now on, also for the commands that run."""
+        self._policy = self._kept_to_its_mode(policy)
+        self.recheck()
+
+    def _kept_to_its_mode(self, policy: PolicyOf) -> PolicyOf:
+        return PlanningPolicy(policy) if self.spec.permission_mode is PermissionMode.PLAN else policy
 
     @property
     def idle(self) -> bool:

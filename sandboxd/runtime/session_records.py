@@ -27,6 +27,16 @@ class SessionSpec:
     restricted: bool = False
     """Opened by a connection that has given powers up: its settings only tighten."""
 
+    @property
+    def only_tightens(self) -> bool:
+        """Whether settings and overrides of callers may not widen."""
+        return self.restricted or self.permission_mode is PermissionMode.PLAN
+
+    @property
+    def asks(self) -> bool:
+        """Whether what the policy leaves open is put to subscribers."""
+        return self.permission_mode not in (PermissionMode.NONE, PermissionMode.PLAN)
+
 
 @dataclass(frozen=True, slots=True)
 class SessionState:

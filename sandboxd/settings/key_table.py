@@ -75,7 +75,7 @@ TABLE: dict[str, KeyRow] = {
         KeyRow("permissions.denyInsteadOfPrompting", _S, _CLOSES, False),
         KeyRow("permissions.disableBypassPermissionsMode", _S, _CLOSES, "", order=("", "disable")),
         KeyRow("allowManagedPermissionRulesOnly", _R, _CLOSES, False, MANAGED_ONLY),
-        KeyRow("sandbox.enabled", _R, _CLOSES, False),
+        KeyRow("sandbox.enabled", _R, _CLOSES, True),
         KeyRow("sandbox.failIfUnavailable", _R, _CLOSES, True),
         KeyRow("sandbox.enabledPlatforms", _R, _SHAPES, None),
         KeyRow("sandbox.autoAllowBashIfSandboxed", _R, _OPENS, True),

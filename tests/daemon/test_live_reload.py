@@ -77,12 +77,12 @@ async def listener(running: RunningDaemon) -> AsyncIterator[Listener]:
 
 async def test_a_change_tells_its_keys_and_where_they_come_from(listener: Listener, running: RunningDaemon) -> None:
     before = running.daemon.policies.generation
-    listener.write('{"sandbox": {"enabled": true,\n  "network": {"deniedDomains": ["first.test", "b.test"]}}}')
+    listener.write('{"sandbox": {"enabled": false,\n  "network": {"deniedDomains": ["first.test", "b.test"]}}}')
     event = await listener.event()
     assert event["generation"] > before
     changed = {value["key"]: value for value in event["changed"]}
     assert set(changed) == {"sandbox.enabled", DENIED}
-    assert changed["sandbox.enabled"]["value"] is True
+    assert changed["sandbox.enabled"]["value"] is False
     assert [origin["line"] for origin in changed[DENIED]["origins"]] == [2, 2]
     assert {origin["file"] for origin in changed[DENIED]["origins"]} == {str(listener.file)}
     assert (event["broken"], event["session_id"], event["cwd"]) == ("", None, None)

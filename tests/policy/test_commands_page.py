@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,43 @@ def test_rules(command: str, behaviour: str) -> None:
     assert decide_command(policy, code(command)).behavior.value == behaviour
 
 
+SITUATIONS: dict[str, tuple[Policy, str | None]] = {
+    "defaults": (Policy(), None),
+    "`autoAllowBashIfSandboxed: false`": (Policy(commands=CommandPolicy(auto_allow=False)), None),
+    "`allowUnsandboxedCommands: false`": (Policy(commands=CommandPolicy(allow_unsandboxed=False)), None),
+    "mode `open`": (Policy(), "open"),
+    "mode `plan`": (Policy(), "plan"),
+    "mode `none`": (Policy(), "none"),
+    "`enabled: false`": (Policy(enabled=False), None),
+}
+CELLS = [
+    (row[0], situation, answer)
+    for row in rows("The gates, in order")
+    if len(row) > 3 and row[0] != "command" and not row[0].startswith("---")
+    for situation, answer in zip(SITUATIONS, row[1:], strict=True)
+]
+
+
+@pytest.mark.parametrize(("command", "situation", "answer"), CELLS)
+def test_the_decision_table(command: str, situation: str, answer: str) -> None:
+    policy, mode = SITUATIONS[situation]
+    rules = replace(policy.commands, excluded=commands("docker"), ask=commands("git push:*"), deny=commands("rm:*"))
+    found = decide_command(
+        replace(policy, commands=rules),
+        "" if command.startswith("nothing") else code(command.split("`")[1].join("``")),
+        dangerously_disable=command.endswith("with a wish"),
+        permission_mode=mode,
+        unavailable="no user namespaces" if command.endswith("without sandbox") else "",
+    )
+    where = "" if answer == "deny" else "inside, " if found.sandboxed else "outside, "
+    assert f"{where}{found.behavior.value}" == answer
+
+
+def test_the_decision_table_has_every_situation() -> None:
+    (head,) = (row for row in rows("The gates, in order") if row[0] == "command")
+    assert head[1:] == list(SITUATIONS) and len(CELLS) == 11 * len(SITUATIONS)
+
+
 def test_the_page_lists_the_gates_in_their_order() -> None:
-    named = [row[0].replace(" ", "_") + "_gate" for row in rows("The gates, in order")]
+    named = [row[0].replace(" ", "_") + "_gate" for row in rows("The gates, in order") if row[0] and len(row) == 3]
     assert named == [gate.__name__ for gate in GATES]

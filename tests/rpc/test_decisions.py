@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -92,3 +93,72 @@ async def test_the_wish_to_run_outside_belongs_to_one_call(client: RawClient, ru
     outside = await client.result("should_sandbox", {**params, "dangerously_disable_sandbox": True})
     assert outside["sandboxed"] is False
     assert (await client.result("should_sandbox", params))["sandboxed"] is True
+
+
+@pytest.mark.parametrize(
+    ("command", "slug"),
+    [
+        ({"command": "rm del"}, "command_denied"),
+        ({"argv": ["rm", "del"]}, "command_denied"),
+        ({"argv": ["sh", "-c", "ls; /bin/rm del"]}, "command_denied"),
+        ({"command": f"'rm' del; : {'x' * 9000}"}, "command_denied"),
+        ({"command": "ls"}, None),
+        ({"command": "git push"}, None),
+    ],
+)
+async def test_an_explicit_denial_binds_wrap(
+    client: RawClient, running: RunningDaemon, command: Any, slug: Any
+) -> None:
+    params = {**command, "cwd": str(running.around.project)}
+    if slug is None:
+        assert (await client.result("wrap", params))["argv"]
+        return
+    error = await client.error("wrap", params)
+    assert error["data"]["slug"] == slug and error["code"] == -32003
+    assert f"Bash(rm:*) in {running.around.user_settings}:1" in error["message"]
+
+
+async def test_the_mode_none_binds_wrap(client: RawClient, running: RunningDaemon) -> None:
+    for mode, slug in (("none", "mode_none"), ("prompt", None)):
+        params = {"cwd": str(running.around.project), "permission_mode": mode}
+        session = (await client.result("session.open", params))["session_id"]
+        answer = await client.call("wrap", {"command": "ls", "session_id": session})
+        assert answer.get("error", {}).get("data", {}).get("slug") == slug
+
+
+async def test_the_mode_plan_writes_temporary_files_only(client: RawClient, running: RunningDaemon) -> None:
+    project = str(running.around.project)
+    wide = {"sandbox": {"filesystem": {"allowWrite": [str(running.around.base)]}, "allowPty": True}}
+    params = {"cwd": project, "permission_mode": "plan", "settings": wide}
+    session = (await client.result("session.open", params))["session_id"]
+    policy = (await client.result("policy.effective", {"session_id": session}))["policy"]
+    assert policy["files"]["allow_write"] == [] and policy["platform"]["allow_pty"] is False
+    assert policy["network"]["strict_allowlist"] is True
+    assert [rule["text"] for rule in policy["files"]["deny_write"]] == ["the permission mode plan"]
+    outside = {"command": "ls", "session_id": session, "dangerously_disable_sandbox": True}
+    kept = await client.result("should_sandbox", outside)
+    assert (kept["sandboxed"], kept["behavior"]) == (True, "allow") and "mode of the session is plan" in kept["reason"][
+        "text"
+    ]
+
+
+@pytest.mark.parametrize("name", ["dangerously_disable_sandbox", "dangerouslyDisableSandbox"])
+async def test_parameters_may_be_in_camel_case(client: RawClient, running: RunningDaemon, name: str) -> None:
+    project = str(running.around.project)
+    session = (await client.result("session.open", {"cwd": project, "permissionMode": "prompt"}))["session_id"]
+    result = await client.result("should_sandbox", {"command": "ls", name: True, "sessionId": session})
+    assert (result["sandboxed"], result["question"]) == (False, "sandbox_override")
+    error = await client.error("should_sandbox", {"command": "ls", "session_id": session, "sessionId": session})
+    assert error["data"]["slug"] == "invalid_params"
+
+
+async def test_is_sandbox_is_of_the_callers_environment(machine: FakeMachine) -> None:
+    async with running_daemon(assemble=machine.assemble) as running, running.client() as client:
+        params = {"cwd": str(running.around.project), "permission_mode": "open"}
+        session = (await client.result("session.open", params))["session_id"]
+        asked = {"command": "ls", "session_id": session}
+        root = os.geteuid() == 0
+        for given, allowed in ((True, True), (False, not root), (None, not root or bool(os.environ.get("IS_SANDBOX")))):
+            more = {} if given is None else {"is_sandbox": given}
+            result = await client.result("should_sandbox", {**asked, **more})
+            assert (result["behavior"] == "allow") is allowed

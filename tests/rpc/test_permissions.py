@@ -371,13 +371,15 @@ async def test_a_denied_host_and_this_machine_are_never_asked_about(
     assert person.heard == [] and origin.connections == []
 
 
+@pytest.mark.parametrize("mode", ["none", "plan"])
 async def test_a_session_that_asks_nobody(
-    client: RawClient, machine: FakeMachine, person: Person, running: RunningDaemon, origin: Origin
+    client: RawClient, machine: FakeMachine, person: Person, running: RunningDaemon, origin: Origin, mode: str
 ) -> None:
     """Whether people are asked is the session's own choice."""
-    opened = await client.result("session.open", {"cwd": str(running.around.project), "permission_mode": "none"})
-    command = await start(client, machine, opened["session_id"])
-    assert denied(await command.get(origin.url("ask.test")), "hostNotListed")
+    opened = await client.result("session.open", {"cwd": str(running.around.project), "permission_mode": mode})
+    if mode == "plan":
+        command = await start(client, machine, opened["session_id"])
+        assert denied(await command.get(origin.url("ask.test")), "hostNotListed")
     query = {"kind": "network", "session_id": opened["session_id"], "host": "ask.test", "port": 1}
     assert (await client.result("permission.request", query))["behavior"] == "deny"
     assert person.heard == [] and origin.connections == []
@@ -513,21 +515,115 @@ async def test_no_command_runs_outside_without_a_person(
     assert (await client.result("permission.request", query))["behavior"] == "deny"
     async with somebody(running) as person:
         question, result = await ask(client, person, query, "allow")
-        assert (question["command"], question["scopes"]) == ("docker ps", ["once"])
+        assert (question["command"], question["scopes"]) == ("docker ps", ["once", "session", "always"])
         assert (result["behavior"], result["scope"]) == ("allow", "once")
         question, result = await ask(client, person, query, "deny")
         assert result["behavior"] == "deny"
 
 
-async def test_an_override_has_no_wider_scope(client: RawClient, person: Person, session_id: str) -> None:
-    query = {"kind": "sandbox_override", "session_id": session_id, "command": "docker ps"}
+async def test_an_override_of_a_line_has_no_pattern(client: RawClient, person: Person, session_id: str) -> None:
+    query = {"kind": "sandbox_override", "session_id": session_id, "command": "docker ps; ls > x"}
     asking = asyncio.create_task(client.result("permission.request", query))
     question = await person.told(ASKED)
-    for scope in ("command", "session", "always"):
+    assert (question["scopes"], question["suggestions"]) == (["once", "session"], [])
+    for scope in ("command", "always"):
         assert await person.answer(question, "allow", scope=scope) == "scope_invalid"
     assert await person.answer(question, "deny", scope="always") == "scope_invalid"
     await person.answer(question, "deny")
     assert (await asking)["behavior"] == "deny"
+
+
+async def test_an_override_for_the_session_is_for_the_same_line(
+    client: RawClient, running: RunningDaemon, session_id: str
+) -> None:
+    query = {"kind": "sandbox_override", "session_id": session_id, "command": "docker rm x"}
+    async with somebody(running) as person:
+        _, first = await ask(client, person, query, "allow", scope="session")
+        assert first["scope"] == "session"
+        second = await client.result("permission.request", query)
+        assert (second["behavior"], second["by"]) == ("allow", first["by"])
+        assert not [one for one in person.heard if one["method"] == ASKED]
+        _, other = await ask(client, person, {**query, "command": "docker rm y"}, "deny")
+        assert other["behavior"] == "deny"
+        elsewhere = {**query, "cwd": str(running.around.home)}
+        assert (await ask(client, person, elsewhere, "deny"))[1]["behavior"] == "deny"
+        (grant,) = (await person.call("permission.list"))["result"]["grants"]
+        await person.call("permission.revoke", {"session_id": session_id, "grant_id": grant["grant_id"]})
+        assert (await ask(client, person, query, "deny"))[1]["behavior"] == "deny"
+
+
+@pytest.mark.parametrize("which", [None, "docker rm:*", "docker:*", "ls"])
+async def test_always_writes_an_exclusion_made_from_the_command(
+    client: RawClient, running: RunningDaemon, person: Person, session_id: str, which: str | None
+) -> None:
+    query = {"kind": "sandbox_override", "session_id": session_id, "command": "docker rm x"}
+    asking = asyncio.create_task(client.result("permission.request", query))
+    question = await person.told(ASKED)
+    patterns = [(s["kind"], s["pattern"], s["wide"]) for s in question["suggestions"]]
+    assert patterns == [
+        ("exclude", "docker rm x", False), ("exclude", "docker rm:*", True), ("exclude", "docker:*", True),
+    ]  # fmt: skip
+    answer = {"scope": "always"} | ({} if which is None else {"pattern": which})
+    if which == "ls":
+        assert await person.answer(question, "allow", **answer) == "scope_invalid"
+        await person.answer(question, "deny")
+        await asking
+        return
+    if which is not None:
+        assert await person.answer(question, "allow", **answer) == "confirmation_needed"
+    result = await person.answer(question, "allow", **answer, confirm=True)
+    assert result["scope"] == "always" and (await asking)["behavior"] == "allow"
+    written = json.loads(local_settings(running).read_text())
+    assert written == {"sandbox": {"excludedCommands": [which or "docker rm x"]}}
+
+
+async def test_a_question_about_a_command_that_a_rule_asks_about(
+    client: RawClient, running: RunningDaemon, session_id: str
+) -> None:
+    rules = {"permissions": {"ask": ["Bash(git push:*)"], "deny": ["Bash(rm:*)"]}}
+    running.around.write(running.around.user_settings, rules)
+    running.daemon.policies.reload()
+    query = {"kind": "command", "session_id": session_id, "command": "git push"}
+    assert (await client.result("permission.request", query))["outcome"] == "no_subscriber"
+    async with somebody(running) as person:
+        question, result = await ask(client, person, query, "allow")
+        assert (question["kind"], question["scopes"], question["warnings"]) == ("command", ["once", "session"], [])
+        assert "Bash(git push:*)" in question["text"]
+        assert (result["behavior"], result["outcome"], result["env"]) == ("allow", "answered", {})
+        allowed = await client.result("permission.request", {**query, "command": "ls"})
+        assert (allowed["behavior"], allowed["by"]) == ("allow", "policy")
+        refused = await client.result("permission.request", {**query, "command": "rm x"})
+        assert (refused["behavior"], refused["by"]) == ("deny", "policy")
+        assert not [one for one in person.heard if one["method"] == ASKED]
+
+
+async def test_always_for_a_command_of_the_strict_mode_is_a_rule(
+    client: RawClient, running: RunningDaemon, session_id: str
+) -> None:
+    running.around.write(running.around.user_settings, {"sandbox": {"autoAllowBashIfSandboxed": False}})
+    running.daemon.policies.reload()
+    query = {"kind": "command", "session_id": session_id, "command": "make all"}
+    async with somebody(running) as person:
+        question, _ = await ask(client, person, query, "allow", scope="always")
+        assert [s["rule"] for s in question["suggestions"]] == ["Bash(make all)"] * 2
+        assert json.loads(local_settings(running).read_text()) == {"permissions": {"allow": ["Bash(make all)"]}}
+        again = await client.result("permission.request", query)
+        assert (again["behavior"], again["by"]) == ("allow", "policy")
+
+
+async def test_the_program_that_asks_may_not_answer_about_its_command(
+    client: RawClient, running: RunningDaemon, session_id: str
+) -> None:
+    running.around.write(running.around.user_settings, {"sandbox": {"autoAllowBashIfSandboxed": False}})
+    running.daemon.policies.reload()
+    for kind in ("command", "sandbox_override"):
+        query = {"kind": kind, "session_id": session_id, "command": "make"}
+        async with somebody(running) as person:
+            mine = {**query, "session_id": None, "cwd": str(running.around.project)}
+            asking = person.client.request("permission.request", {k: v for k, v in mine.items() if v is not None})
+            question = await person.told(ASKED)
+            assert await person.answer(question, "allow", scope="session") == "not_permitted"
+            assert asking not in person.answers
 
 
 async def test_where_no_command_may_leave_the_sandbox_nobody_is_asked(

@@ -40,13 +40,13 @@ async def host(client: RawClient, name: str) -> str:
 
 async def test_a_change_is_in_force_when_it_is_answered(client: RawClient, running: RunningDaemon) -> None:
     before = running.daemon.policies.generation
-    result = await update(client, change("add", DOMAINS, "ok.test"), change("set", "enabled", True))
+    result = await update(client, change("add", DOMAINS, "ok.test"), change("set", "allowPty", True))
     assert result["generation"] > before
     assert (result["file"], result["written"], result["warnings"]) == (str(local_file(running)), True, [])
-    assert result["changed"] == [ENABLED, DOMAINS]
+    assert result["changed"] == [DOMAINS, "sandbox.allowPty"]
     assert await host(client, "ok.test") == "allow"
     assert json.loads(local_file(running).read_text()) == {
-        "sandbox": {"network": {"allowedDomains": ["ok.test"]}, "enabled": True}
+        "sandbox": {"network": {"allowedDomains": ["ok.test"]}, "allowPty": True}
     }
     assert stat.S_IMODE(local_file(running).stat().st_mode) == 0o600
 
@@ -150,8 +150,8 @@ async def test_a_dangerous_rule_is_made_with_a_warning(client: RawClient) -> Non
 async def test_while_another_file_is_broken(client: RawClient, running: RunningDaemon) -> None:
     running.around.write(running.around.user_settings, "{")
     await client.result("settings.reload")
-    result = await update(client, change("set", ENABLED, True))
-    assert result["written"] and result["changed"] == [ENABLED]
+    result = await update(client, change("set", "allowPty", True))
+    assert result["written"] and result["changed"] == ["sandbox.allowPty"]
     assert f"{running.around.user_settings}:1:" in result["warnings"][0]
     assert "last good" in result["warnings"][0]
 

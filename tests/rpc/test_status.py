@@ -40,7 +40,7 @@ async def test_status(client: RawClient, running: RunningDaemon, machine: FakeMa
     assert status["socket"] == str(running.around.socket)
     assert status["pid"] == os.getpid()
     assert abs(status["started_at"] - time.time()) < 600
-    assert status["enabled"] is False
+    assert status["enabled"] is True
     assert status["layers"] == ["filesystem", "fake"]
     assert (len(status["sessions"]), status["commands"]) == (1, 1)
     assert {f["source"] for f in status["settings"]} == {"managed", "local", "user"}

@@ -122,6 +122,9 @@ async def test_a_session_that_asks_nobody_does_not_ask(client: RawClient, runnin
     write(running, WIDER)
     await client.result("settings.reload")
     session = await client.result("session.open", {"cwd": str(running.around.project), "permission_mode": "none"})
+    error = await client.error("wrap", {"command": "true", "session_id": session["session_id"]})
+    assert error["data"]["slug"] == "mode_none"
+    session = await client.result("session.open", {"cwd": str(running.around.project), "permission_mode": "plan"})
     await client.result("wrap", {"command": "true", "session_id": session["session_id"]})
     await asyncio.sleep(0)
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "trust-question"]

@@ -160,7 +160,7 @@ def test_only_managed_permission_rules_allow_and_everybodys_deny() -> None:
 
 def test_defaults() -> None:
     effective = merge([]).effective()
-    assert effective["sandbox.enabled"] is False
+    assert effective["sandbox.enabled"] is True
     assert effective["sandbox.failIfUnavailable"] is True
     assert effective["sandbox.autoAllowBashIfSandboxed"] is True
     assert effective["sandbox.allowUnsandboxedCommands"] is True
@@ -189,7 +189,6 @@ def test_defaults() -> None:
         "sandbox.enableWeakerNetworkIsolation",
         "allowManagedPermissionRulesOnly",
         "sandbox.ignoreUnknownRestrictions",
-        "sandbox.enabled",
         "sandbox.filesystem.allowGitConfig",
         "sandbox.filesystem.allowManagedReadPathsOnly",
         "sandbox.network.allowAllUnixSockets",
@@ -456,9 +455,9 @@ def test_every_value_knows_its_place() -> None:
 
 
 def test_changed_keys_looks_at_values_and_not_at_places() -> None:
-    one = merge([parse_layer('{"sandbox": {"enabled": true}}', Source.USER, "/u")])
-    moved = merge([parse_layer('\n\n{"sandbox": {"enabled": true, "network": {}}}', Source.LOCAL, "/l")])
-    other = merge([parse_layer('{"sandbox": {"enabled": true, "excludedCommands": ["a"]}}', Source.USER, "/u")])
+    one = merge([parse_layer('{"sandbox": {"enabled": false}}', Source.USER, "/u")])
+    moved = merge([parse_layer('\n\n{"sandbox": {"enabled": false, "network": {}}}', Source.LOCAL, "/l")])
+    other = merge([parse_layer('{"sandbox": {"enabled": false, "excludedCommands": ["a"]}}', Source.USER, "/u")])
     assert changed_keys(one, moved) == ()
     assert changed_keys(one, other) == ("sandbox.excludedCommands",)
     assert changed_keys(one, merge([])) == ("sandbox.enabled",)

@@ -119,6 +119,8 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("settings_nul", SETTINGS, "a settings file contains a NUL character"),
     ("settings_too_deep", SETTINGS, "a settings file is nested too deeply"),
     ("policy_unenforceable", POLICY, "the policy cannot be enforced as written"),
+    ("mode_none", POLICY, "the permission mode of the session is none, so nothing runs"),
+    ("command_denied", POLICY, "an explicit deny rule is about the command"),
     ("cwd_denied", POLICY, "reading the working directory is denied"),
     ("local_binding_denied", POLICY, "allowLocalBinding does not permit published ports"),
     ("publish_conflict", POLICY, "a published port has another use inside the sandbox"),

@@ -120,10 +120,13 @@ def _compile_record(cls: type, strict: bool) -> _Decoder:
         for field in dataclasses.fields(cls)
     )
     expected = {name: _describe(hints[name]) for name, _, _ in fields}
+    camel = {camel_case(name): name for name in expected}  # parameters may have such names too
 
     def decode_record(value: object) -> object:
         if type(value) is not dict:
             raise ParamsError("", "an object with named parameters", _kind(value))
+        if strict and not expected.keys() >= value.keys():
+            value = {camel.get(name, name) if camel.get(name) not in value else name: v for name, v in value.items()}
         found = {}
         for name, decoder, required in fields:
             if name in value:
@@ -138,6 +141,11 @@ def _compile_record(cls: type, strict: bool) -> _Decoder:
         return cls(**found)
 
     return decode_record
+
+
+def camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
 
 
 def _unknown(name: object, known: Sequence[str]) -> ParamsError:

@@ -18,7 +18,6 @@ from structlog.typing import FilteringBoundLogger
 
 from sandboxd.daemon.policies import Policies, Project
 from sandboxd.errors import CallerError, DaemonError
-from sandboxd.policy.decision import PermissionMode
 from sandboxd.policy.display import LONGEST, neutralise
 from sandboxd.runtime.prompts.grants import Grants, GrantScope
 from sandboxd.runtime.prompts.open_prompts import REQUEST_PREFIX, Prompts
@@ -243,7 +242,7 @@ class Trusting:
         if (
             directory is None
             or not project.trust_has_changed
-            or session.spec.permission_mode is PermissionMode.NONE
+            or not session.spec.asks
             or not prompts.subscribers
             or directory in self._asking
         ):

@@ -6,6 +6,7 @@ last and can only make the answer stricter, whichever gate gave it."""
 from __future__ import annotations
 
 import posixpath
+import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -134,13 +135,15 @@ def permission_mode_gate(policy: Policy, request: CommandRequest) -> CommandDeci
             "this session may run nothing: its permission mode is none",
             hint="open a session in another permission mode",
         )
+    if request.mode is PermissionMode.PLAN:  # no switch, exclusion or request takes a command out
+        return unavailable_gate(policy, request) or sandboxed_gate(policy, request)
     if request.mode is PermissionMode.OPEN and request.root and not request.is_sandbox_environment:
         return _answer(
             True,
             Behavior.DENY,
             Reason.ROOT_REFUSED,
             "root may not skip permission questions",
-            hint="use another mode or user; in a container that is a sandbox itself, set IS_SANDBOX=1",
+            hint="use another mode or user; in a container that is a sandbox itself, set IS_SANDBOX=1 for this program",
         )
     return None
 
@@ -157,7 +160,8 @@ def enabled_gate(policy: Policy, request: CommandRequest) -> CommandDecision | N
             hint="turn it on with: sandboxd enable",
         )
     platforms = policy.enabled_platforms
-    if platforms is not None and request.platform not in platforms:
+    names = {request.platform, "linux"} if request.platform == "wsl" else {request.platform}
+    if platforms is not None and names.isdisjoint(platforms):
         return _answer(
             False,
             Behavior.ALLOW,
@@ -180,19 +184,14 @@ def override_gate(policy: Policy, request: CommandRequest) -> CommandDecision | 
             Reason.SANDBOX_OVERRIDE,
             "the caller asks to run this command outside the sandbox; a user has to agree",
         )
-    return _answer(
-        True,
-        Behavior.DENY,
-        Reason.OVERRIDE_FORBIDDEN,
-        f"no command may be run outside the sandbox on request: {why_sandboxed(policy.commands)}",
-        rule="sandbox.allowUnsandboxedCommands",
-        origin=policy.commands.allow_unsandboxed_origin,
-        hint="run it inside the sandbox",
-    )
+    # The request is ignored: the command runs inside, also an excluded or an empty one.
+    return unavailable_gate(policy, request) or sandboxed_gate(policy, request)
 
 
-def why_sandboxed(commands: CommandPolicy) -> str:
+def why_sandboxed(commands: CommandPolicy, mode: PermissionMode = PermissionMode.PROMPT) -> str:
     """Return the reason why no caller may have a command run outside."""
+    if mode is PermissionMode.PLAN:
+        return "the permission mode of the session is plan"
     if commands.allow_unsandboxed_origin.key == "permissions.deny":
         return "a rule of permissions.deny forbids it"
     return "sandbox.allowUnsandboxedCommands is false"
@@ -224,8 +223,8 @@ def excluded_gate(policy: Policy, request: CommandRequest) -> CommandDecision | 
 def unavailable_gate(policy: Policy, request: CommandRequest) -> CommandDecision | None:
     if not request.unavailable:
         return None
-    if policy.fail_if_unavailable or not policy.commands.allow_unsandboxed:
-        closed = policy.fail_if_unavailable
+    if policy.fail_if_unavailable or not policy.commands.allow_unsandboxed or request.mode is PermissionMode.PLAN:
+        closed = policy.fail_if_unavailable or policy.commands.allow_unsandboxed  # or by the mode plan
         key = "failIfUnavailable" if closed else "allowUnsandboxedCommands"
         return _answer(
             True,
@@ -248,17 +247,23 @@ def unavailable_gate(policy: Policy, request: CommandRequest) -> CommandDecision
 
 
 def sandboxed_gate(policy: Policy, request: CommandRequest) -> CommandDecision:
-    why = ""
-    if policy.commands.excluded:
+    text, reason = "runs inside the sandbox", Reason.SANDBOXED
+    if request.disable_sandbox:
+        text += f"; the request to run it outside is ignored: {why_sandboxed(policy.commands, request.mode)}"
+        reason = Reason.OVERRIDE_FORBIDDEN
+    elif policy.commands.excluded and request.mode is not PermissionMode.PLAN:
         exclusion = decide_exclusion(policy.commands.excluded, request.command or "", request.resolve)
-        why = f"; not excluded, since {exclusion.why}"
-    text = f"runs inside the sandbox{why}"
-    if policy.commands.auto_allow or request.mode is PermissionMode.OPEN:
-        return _answer(True, Behavior.ALLOW, Reason.SANDBOXED, text)
+        text += f"; not excluded, since {exclusion.why}"
+    if policy.commands.auto_allow:
+        key, origin = "sandbox.autoAllowBashIfSandboxed", policy.commands.auto_allow_origin
+        return _answer(True, Behavior.ALLOW, reason, f"{text}; auto-allowed by {key}", rule=key, origin=origin)
+    if request.mode is PermissionMode.OPEN:
+        return _answer(True, Behavior.ALLOW, reason, f"{text}; allowed by the permission mode open of the session")
     line = read_line(request.command or "")
     rule = _allowing_rule(policy.commands.allow, request.command or "", line, request.resolve)
     if rule is not None:
-        return _answer(True, Behavior.ALLOW, Reason.RULE, text, rule=f"Bash({rule.pattern})", origin=rule.origin)
+        shown = f"Bash({rule.pattern})"
+        return _answer(True, Behavior.ALLOW, Reason.RULE, f"{text}; allowed by {shown}", rule=shown, origin=rule.origin)
     return _answer(
         True,
         Behavior.ASK,
@@ -298,16 +303,7 @@ def _with_rules(policy: Policy, request: CommandRequest, answer: CommandDecision
             continue
         rule = _closing_rule(candidates, text, lines, request.resolve)
         if rule is not None:
-            verb = "denied" if behavior is Behavior.DENY else "to be asked about"
-            decision = Decision(
-                behavior,
-                Reason.RULE,
-                f"a part of the command is {verb} by Bash({rule.pattern})",
-                f"Bash({rule.pattern})",
-                rule.origin,
-                "use denyRead, denyWrite or deniedDomains for limits of the sandbox under any name",
-            )
-            return replace(answer, decision=decision)
+            return replace(answer, decision=_by_rule(behavior, rule))
     why = next((why for line in lines if (why := _what_is_unknown(line))), None) or _what_moves(
         (*rules.ask, *rules.deny), lines
     )
@@ -320,6 +316,36 @@ def _with_rules(policy: Policy, request: CommandRequest, answer: CommandDecision
         )
         return replace(answer, decision=decision)
     return answer
+
+
+def _by_rule(behavior: Behavior, rule: CommandRule) -> Decision:
+    verb = "denied" if behavior is Behavior.DENY else "to be asked about"
+    return Decision(
+        behavior,
+        Reason.RULE,
+        f"a part of the command is {verb} by Bash({rule.pattern})",
+        f"Bash({rule.pattern})",
+        rule.origin,
+        "use denyRead, denyWrite or deniedDomains for limits of the sandbox under any name",
+    )
+
+
+def denied_by_rule(policy: Policy, text: str, resolve: Resolve = path_as_written) -> Decision | None:
+    """Return the denial by an explicit rule that `wrap` has to follow, else None.
+
+    A line that cannot be read is denied where it has the name of a denied program as a word."""
+    rules = policy.commands.deny
+    if not rules or not text.strip():
+        return None
+    lines = _lines_within(text)
+    rule = _closing_rule(rules, text, lines, resolve)
+    if rule is None and any(line.unreadable for line in lines):
+        names = {posixpath.basename(re.sub(r"[\\'\"]", "", word)) for word in _BETWEEN_WORDS.split(text)} - {""}
+        rule = next((one for one in rules if parse_command_pattern(one.pattern).program in names), None)
+    return None if rule is None else _by_rule(Behavior.DENY, rule)
+
+
+_BETWEEN_WORDS = re.compile(r"[\s;&|()<>{}`$=]+")
 
 
 def _lines_within(text: str) -> list[ShellLine]:

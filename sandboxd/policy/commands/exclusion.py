@@ -13,10 +13,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sandboxd.policy.commands.command_patterns import parse_command_pattern
+from sandboxd.policy.commands.command_patterns import MAX_PATTERN, parse_command_pattern
 from sandboxd.policy.commands.shell_programs import is_harmless_assignment, runs_anything, script_of, unwrap
 from sandboxd.policy.commands.shell_syntax import ShellLine, SimpleCommand, Word, join_continuations, read_line
+from sandboxd.policy.commands.wide_programs import runs_others
 from sandboxd.policy.model import CommandRule
+from sandboxd.settings.origins import Origin, Source
 
 
 class Lead(NamedTuple):
@@ -55,6 +57,36 @@ def decide_exclusion(rules: Sequence[CommandRule], command: str, resolve: Resolv
     if not rules:
         return Exclusion(False, "no command is excluded")
     return _decide(tuple(rules), command, MAX_SHELLS, resolve)
+
+
+def exclusion_patterns(command: str) -> tuple[str, ...]:
+    """Return the exclusions that one program call could get, the narrowest first.
+
+    Empty for a line of more than that, and for a program that runs what its arguments say."""
+    line = read_line(command)
+    if line.unreadable or line.obstacles or len(line.commands) != 1:
+        return ()
+    words = [word.text for word in line.commands[0].words if word.literal]
+    if len(words) != len(line.commands[0].words) or any("*" in word for word in words):
+        return ()
+    patterns = [shlex.join(words)] if len(words) > 1 else []
+    if len(words) > 1 and words[1][:1].isalpha():  # a subcommand
+        patterns.append(f"{shlex.join(words[:2])}:*")
+    patterns.append(f"{shlex.quote(words[0])}:*")
+    origin = Origin(Source.LOCAL, "sandbox.excludedCommands")
+    return tuple(
+        pattern
+        for pattern in dict.fromkeys(patterns)
+        if len(pattern) <= MAX_PATTERN
+        and not runs_others(parse_command_pattern(pattern))
+        and decide_exclusion((CommandRule(pattern, origin),), command).excluded
+    )
+
+
+def is_exact(command: str) -> bool:
+    """Return whether a command line stands for itself alone as a pattern."""
+    text = command.strip()
+    return len(text) <= MAX_PATTERN and text.isprintable() and "*" not in text and parse_command_pattern(text).is_exact
 
 
 def _decide(rules: tuple[CommandRule, ...], text: str, shells: int, resolve: Resolve) -> Exclusion:

@@ -140,6 +140,10 @@ HINTS: tuple[Hint, ...] = (
         _FILES, _ANY, "no setting opens it, since it belongs to sandboxd", reasons=(Reason.PATH_DENIED,),
         built_in=True,
     ),
+    Hint(
+        _FILES, _ANY, "the permission mode plan writes temporary files only, whatever the settings say: use $TMPDIR",
+        reasons=(Reason.PLAN_MODE,),
+    ),
     # sockets
     Hint(
         _SOCKET, r".*/(docker|podman|containerd|buildkitd|crio)[^/]*\.sock",
@@ -325,6 +329,7 @@ DENIALS: Final[Mapping[Reason, DenialText]] = {
     Reason.PATH_NOT_WRITABLE: DenialText(hint=f"{_EXPLAIN} path --write {{path}}"),
     Reason.PATH_DENIED: DenialText(),
     Reason.PATH_PROTECTED: DenialText("it is protected, because a program outside the sandbox obeys it"),
+    Reason.PLAN_MODE: DenialText("the session plans, so it writes temporary files only", "write below $TMPDIR"),
     Reason.PATH_KEPT: DenialText("it can be written, but not moved or removed", f"{_EXPLAIN} path {{path}}"),
     Reason.SOCKET_NOT_LISTED: DenialText(hint=f"{_EXPLAIN} socket {{path}}"),
     Reason.SOCKET_CONTROL: DenialText("its server acts outside the sandbox", f"{_EXPLAIN} socket {{path}}"),

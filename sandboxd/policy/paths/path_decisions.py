@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sandboxd.policy.decision import ONLY_MANAGED, Behavior, Decision, Reason
-from sandboxd.policy.model import PathRule
+from sandboxd.policy.model import PLAN_MODE, PathRule
 
 
 class PathAccess(StrEnum):
@@ -88,6 +88,11 @@ def _decide_write(effective: EffectiveAccess) -> Decision:
         (effective.read_denied, "what cannot be read cannot be written; see filesystem.denyRead"),
         (effective.write_denied, "remove the rule; filesystem.denyWrite beats every allowWrite"),
     ):
+        if cause is not None and cause.rule is not None and cause.rule.origin == PLAN_MODE:
+            return Decision(
+                Behavior.DENY, Reason.PLAN_MODE, f"writing {name} is denied by {cause.text} of the session",
+                hint="write below $TMPDIR",
+            )  # fmt: skip
         if cause is not None:
             return _from_cause(Behavior.DENY, Reason.PATH_DENIED, f"writing {name} is denied", cause, hint=hint)
     if effective.protected is not None:  # also where nothing is opened, as the reason for later

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sandboxd.daemon.policy_queries import PolicyQueries
 from sandboxd.policy.decision import Behavior, Reason
 from sandboxd.rpc.call import MethodCall, existing_directory
-from sandboxd.rpc.caller_variables import caller_search_path, caller_variables
+from sandboxd.rpc.caller_variables import caller_is_sandbox, caller_search_path, caller_variables
 from sandboxd.rpc.records import reason_record
 from sandboxd.runtime.events import CommandDecided, Events, Fallback
 from sandboxd.runtime.sessions import Sessions
@@ -35,6 +35,7 @@ class DecisionMethods:
             uid=call.caller.uid,
             search=await caller_search_path(call) if params.path is None else params.path,
             unsandboxed=params.dangerously_disable_sandbox,
+            is_sandbox=await caller_is_sandbox(call, params.is_sandbox),
         )
         decision = answer.decision
         self.events.tell(CommandDecided(params.session_id, params.command or "", answer.sandboxed, decision))
@@ -45,6 +46,12 @@ class DecisionMethods:
             env = self.sessions.get(params.session_id).variables_outside()
         if search is not None:
             env["PATH"] = search
+        outside = decision.reason in (Reason.SANDBOX_OVERRIDE, Reason.SANDBOX_UNAVAILABLE)
         return ShouldSandboxResult(
-            answer.sandboxed, decision.behavior.value, reason_record(decision), decision.hint, env
+            answer.sandboxed,
+            decision.behavior.value,
+            reason_record(decision),
+            decision.hint,
+            env,
+            None if decision.behavior is not Behavior.ASK else "sandbox_override" if outside else "command",
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from sandboxd.daemon.permissions import (
+    EXCLUDED,
     Asked,
     GrantScope,
     PermissionQueries,
@@ -18,6 +19,7 @@ from sandboxd.daemon.policies import Policies
 from sandboxd.errors import CallerError
 from sandboxd.policy.display import neutralise
 from sandboxd.rpc.call import ConnectedClient, MethodCall, existing_directory
+from sandboxd.rpc.caller_variables import caller_is_sandbox, caller_search_path
 from sandboxd.rpc.peer import has_ended
 from sandboxd.runtime.sessions import Sessions
 from sandboxd_client.wire.messages.prompts import (
@@ -74,7 +76,9 @@ class PermissionMethods:
         resolved = await self.permissions.answer(
             call.client,
             params.request_id,
-            UserAnswer(params.behavior == "allow", GrantScope(params.scope), params.ttl_s, bool(params.confirm)),
+            UserAnswer(
+                params.behavior == "allow", GrantScope(params.scope), params.ttl_s, bool(params.confirm), params.pattern
+            ),
             f"pid {call.caller.pid}",
         )
         return PermissionResponseResult(
@@ -83,10 +87,10 @@ class PermissionMethods:
 
     async def request(self, call: MethodCall, params: PermissionRequestParams) -> PermissionRequestResult:
         """Waits for the answer as long as people take."""
+        cwd = None if params.cwd is None else existing_directory(params.cwd)
         if params.session_id is not None:
             session = self.sessions.get(params.session_id)
-        elif params.cwd is not None:
-            cwd = existing_directory(params.cwd)
+        elif cwd is not None:
             call.check_project(cwd)
             session = self.sessions.implicit(call.client, cwd, self.policies.of_session(cwd))
         else:
@@ -100,6 +104,9 @@ class PermissionMethods:
             command=params.command,
             command_id=params.command_id,
             reason=params.reason,
+            directory=cwd,
+            search=await caller_search_path(call),
+            is_sandbox=await caller_is_sandbox(call, None),
         )
         answer = await self.permissions.request(session, query, uid=call.caller.uid, process=call.caller.process)
         return PermissionRequestResult(
@@ -110,6 +117,7 @@ class PermissionMethods:
             answer.request_id,
             neutralise(answer.hint),
             session.variables_outside() if answer.allowed and query.kind is QuestionKind.SANDBOX_OVERRIDE else {},
+            answer.outcome,
         )
 
     async def list_permissions(self, call: MethodCall, params: PermissionListParams) -> PermissionListResult:
@@ -173,7 +181,15 @@ def _request(asked: Asked) -> PermissionRequest:
         command=question.command,
         command_id=None if question.command_id is None else neutralise(question.command_id),
         suggestions=tuple(
-            SuggestionRecord(_behavior(one.allow), "always", one.key, neutralise(one.rule))
+            SuggestionRecord(
+                _behavior(one.allow),
+                "always",
+                one.key,
+                neutralise(one.rule),
+                "exclude" if one.key == EXCLUDED else "rule",
+                one.rule if one.key == EXCLUDED else None,
+                one.wide,
+            )
             for one in question.suggestions
         ),
         project=neutralise(question.project),

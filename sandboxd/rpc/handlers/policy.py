@@ -14,7 +14,7 @@ from sandboxd.policy.explain.guidance import Surroundings
 from sandboxd.policy.hosts.host_patterns import HostPattern
 from sandboxd.policy.hosts.parent_proxies import ParentProxy
 from sandboxd.rpc.call import MethodCall, existing_directory
-from sandboxd.rpc.caller_variables import caller_search_path, caller_variables
+from sandboxd.rpc.caller_variables import caller_is_sandbox, caller_search_path, caller_variables
 from sandboxd.rpc.records import origin_record, reason_record
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
@@ -56,7 +56,13 @@ class PolicyMethods:
             case _:
                 search = await caller_search_path(call)
                 answer = await questions.explain_command(
-                    params.target, params.session_id, directory, mine, uid=call.caller.uid, search=search
+                    params.target,
+                    params.session_id,
+                    directory,
+                    mine,
+                    uid=call.caller.uid,
+                    search=search,
+                    is_sandbox=await caller_is_sandbox(call, None),
                 )
                 explained = Explained(params.target, answer.decision, answer.sandboxed)
         decision = explained.decision

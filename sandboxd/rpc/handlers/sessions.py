@@ -41,8 +41,6 @@ class SessionMethods:
                 "a connection with the role agent may not open a detached session, which would outlive it",
                 hint="open it without detach",
             )
-        policy = self.policies.of_session(cwd, params.settings, restricted=call.caller.restricted)
-        now = policy()  # settings that cannot hold are refused here, not at the first command
         mode = PermissionMode.PROMPT if params.permission_mode is None else PermissionMode(params.permission_mode)
         spec = SessionSpec(
             cwd=cwd,
@@ -51,6 +49,8 @@ class SessionMethods:
             detached=params.detach,
             restricted=call.caller.restricted,
         )
+        policy = self.policies.of_session(cwd, params.settings, restricted=spec.only_tightens)
+        now = policy()  # settings that cannot hold are refused here, not at the first command
         session = self.sessions.open(spec, policy, call.client)
         self.policies.keep(session.id, policy)
         return SessionOpenResult(session.id, now.generation, now.warnings)

@@ -13,15 +13,17 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from sandboxd.daemon.policies import Policies
+from sandboxd.daemon.policy_queries import PolicyQueries
 from sandboxd.daemon.settings.reload import Reloading
 from sandboxd.daemon.settings.settings_notices import SettingsNotices
 from sandboxd.daemon.settings.trusting import Trusting
 from sandboxd.daemon.suggestions import Lesson, learn_from
-from sandboxd.errors import CallerError
+from sandboxd.errors import CallerError, DaemonError
 from sandboxd.policy.hosts.publication import Publication
 from sandboxd.rpc.call import MethodCall, existing_directory
-from sandboxd.rpc.caller_variables import caller_variables
+from sandboxd.rpc.caller_variables import caller_search_path, caller_variables
 from sandboxd.rpc.records import violation_record
+from sandboxd.runtime.events import Events, RunRefused
 from sandboxd.runtime.prompts.open_prompts import Prompts
 from sandboxd.runtime.session import SandboxSession
 from sandboxd.runtime.sessions import Sessions
@@ -55,6 +57,8 @@ class WrapMethods:
 
     sessions: Sessions
     policies: Policies
+    questions: PolicyQueries
+    events: Events
     reloading: Reloading
     trusting: Trusting
     prompts: Prompts
@@ -85,6 +89,12 @@ class WrapMethods:
         variables = await caller_variables(call, settings.variables(request.overrides), params.env)
         if variables:
             request = replace(request, overrides=replace(request.overrides, variables=variables))
+        try:
+            search = (params.env or {}).get("PATH") or await caller_search_path(call)
+            await self.questions.check_may_run(session, request, search)
+        except DaemonError as error:
+            self.events.tell(RunRefused(session.id, cwd, request.text, error.slug, error.message))
+            raise
         command, launch = await self.sessions.wrap(session, request)
         news = self.notices.about(settings, request.overrides)
         news += self.notices.about_files(self.scan_warnings())

@@ -53,6 +53,8 @@ class Grant:
     uses: int | None = None
     command_id: str | None = None
     """The command it was given to, as its caller knows it."""
+    key: Key | None = None
+    """What it is about, for a command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +94,14 @@ class Grants:
         write: bool = False,
         uses: int | None = None,
         command_id: str | None = None,
+        key: Key | None = None,
     ) -> Grant:
         """Remember a yes; it ends by itself after `ttl_s` seconds."""
         now = self._clock()
         expires_at = None if ttl_s is None else now + ttl_s
         self._last += 1
         number = f"g-{self._last}"
-        grant = Grant(number, subject, scope, asker, by, now, expires_at, rule, path, write, uses, command_id)
+        grant = Grant(number, subject, scope, asker, by, now, expires_at, rule, path, write, uses, command_id, key)
         self._given[grant.id] = grant
         if ttl_s is not None:
             self._timers[grant.id] = asyncio.get_running_loop().call_later(ttl_s, self._end, grant.id)
@@ -117,6 +120,10 @@ class Grants:
             for grant in self.list()
             if grant.rule is not None and (grant.asker is None or grant.asker == asker)
         )
+
+    def of_command(self, key: Key) -> Grant | None:
+        """The grant for a command line, where a person gave one for the session."""
+        return next((grant for grant in self.list() if grant.key == key), None)
 
     def widen(self, overrides: Overrides, asker: str | None) -> Overrides:
         """A launch's overrides with the paths that people granted.

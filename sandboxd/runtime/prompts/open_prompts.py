@@ -319,7 +319,7 @@ class Prompts:
 
     async def _write(self, one: _Open, verdict: UserAnswer) -> tuple[str, ...]:
         question = one.asked.question
-        suggestion = question.suggestion(verdict.allow)
+        suggestion = question.suggestion(verdict.allow, verdict.rule)
         assert suggestion is not None, "checked before"
         one.answering = True
         try:
@@ -337,11 +337,11 @@ class Prompts:
         if not verdict.allow:
             grants.deny(question.key, verdict.ttl_s)
             return
-        if (
-            verdict.scope is GrantScope.ALWAYS
-            or question.kind in (QuestionKind.SANDBOX_OVERRIDE, QuestionKind.TRUST)
-            or one.future.done()
-        ):
+        if verdict.scope is GrantScope.ALWAYS or question.kind is QuestionKind.TRUST or one.future.done():
+            return
+        if question.kind in (QuestionKind.SANDBOX_OVERRIDE, QuestionKind.COMMAND):
+            if verdict.scope is GrantScope.SESSION:
+                grants.give(question.subject, verdict.scope, None, by, ttl_s=verdict.ttl_s, key=question.key)
             return
         command_id = question.command_id if verdict.scope is GrantScope.COMMAND else None
         if question.rule is not None and verdict.scope is not GrantScope.ONCE:

@@ -19,6 +19,8 @@ class QuestionKind(StrEnum):
     NETWORK = "network"
     PATH = "path"
     SANDBOX_OVERRIDE = "sandbox_override"
+    COMMAND = "command"
+    """May this command run at all? Asked where a rule or the strict mode says so."""
     TRUST = "trust"
     """May the changed settings files of a project widen? Asked by the daemon itself."""
 
@@ -55,6 +57,7 @@ class Suggestion:
     allow: bool
     key: str
     rule: str
+    wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +86,9 @@ class Question:
     rule: HostRule | None = field(default=None, repr=False)
     """What a yes opens, for a host."""
 
-    def suggestion(self, allow: bool) -> Suggestion | None:
-        return next((s for s in self.suggestions if s.allow is allow), None)
+    def suggestion(self, allow: bool, rule: str | None = None) -> Suggestion | None:
+        """Return the narrowest suggestion, or the one of this `rule`."""
+        return next((s for s in self.suggestions if s.allow is allow and rule in (None, s.rule)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,8 @@ class UserAnswer:
     ttl_s: float | None = None
     confirmed: bool = False
     """The user has confirmed a wide grant."""
+    rule: str | None = None
+    """The suggestion that `always` writes; None for the narrowest."""
 
 
 def check(question: Question, verdict: UserAnswer) -> None:
@@ -136,13 +142,19 @@ def check(question: Question, verdict: UserAnswer) -> None:
     usable = verdict.scope in question.scopes
     if not verdict.allow:  # a no is remembered for the session, whatever scope came with it
         usable = verdict.scope is not GrantScope.ALWAYS or question.suggestion(False) is not None
+    suggestion = question.suggestion(verdict.allow, verdict.rule) if verdict.scope is GrantScope.ALWAYS else None
+    if verdict.rule is not None and suggestion is None:
+        raise CallerError(
+            "scope_invalid", "a pattern is for the scope always, and one of the suggestions", hint="leave it out"
+        )
     if not usable:
         raise CallerError(
             "scope_invalid",
             f"the scope {verdict.scope.value} is not possible for this question",
             hint=f"one of: {', '.join(question.scopes)}",
         )
-    if verdict.allow and verdict.scope is GrantScope.ALWAYS and question.wide and not verdict.confirmed:
+    wide = question.wide or (suggestion is not None and suggestion.wide)
+    if verdict.allow and verdict.scope is GrantScope.ALWAYS and wide and not verdict.confirmed:
         raise CallerError(
             "confirmation_needed",
             f"a rule for {question.subject} allows very much: {'; '.join(question.warnings)}",

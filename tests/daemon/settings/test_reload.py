@@ -96,10 +96,10 @@ async def test_a_change_is_read(world: World) -> None:
 
 
 async def test_a_change_before_the_watching_is_not_missed(world: World) -> None:
-    world.enable()
-    assert not world.enabled
+    world.enable(False)
+    assert world.enabled
     async with world.reloading().following():
-        assert world.enabled
+        assert not world.enabled
 
 
 async def test_a_new_project_is_watched_as_well(world: World) -> None:

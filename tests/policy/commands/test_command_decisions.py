@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sandboxd.policy.commands.command_decisions import CommandDecision, decide_command
+from sandboxd.policy.commands.command_decisions import CommandDecision, decide_command, denied_by_rule
 from sandboxd.policy.commands.exclusion import Lead
 from sandboxd.policy.decision import Behavior, Reason
 from sandboxd.policy.model import CommandPolicy, CommandRule, Policy
@@ -25,6 +25,8 @@ OFF = replace(ON, enabled=False)
 DOCKER = replace(ON, commands=CommandPolicy(excluded=rules("docker")))
 STRICT = replace(ON, commands=CommandPolicy(allow_unsandboxed=False))
 ASKING = replace(ON, commands=CommandPolicy(auto_allow=False))
+STRICT_DOCKER = replace(ON, commands=CommandPolicy(allow_unsandboxed=False, excluded=rules("docker")))
+STRICT_ASKING = replace(ON, commands=CommandPolicy(allow_unsandboxed=False, auto_allow=False))
 FALLING_BACK = replace(ON, fail_if_unavailable=False)
 
 
@@ -44,8 +46,22 @@ def told(answer: CommandDecision) -> tuple[bool, str, str]:
         (replace(ON, enabled_platforms=()), "ls", {}, (False, "allow", "platformNotEnabled")),
         (ON, "ls", {"dangerously_disable": True}, (False, "ask", "sandboxOverride")),
         (ON, "ls", {"dangerously_disable": True, "permission_mode": "open"}, (False, "ask", "sandboxOverride")),
-        (STRICT, "ls", {"dangerously_disable": True}, (True, "deny", "overrideForbidden")),
-        (STRICT, "ls", {"dangerously_disable": True, "permission_mode": "open"}, (True, "deny", "overrideForbidden")),
+        (STRICT, "ls", {"dangerously_disable": True}, (True, "allow", "overrideForbidden")),
+        (STRICT, "", {"dangerously_disable": True}, (True, "allow", "overrideForbidden")),
+        (STRICT, "", {}, (False, "allow", "noCommand")),
+        (STRICT_DOCKER, "docker ps", {"dangerously_disable": True}, (True, "allow", "overrideForbidden")),
+        (STRICT_DOCKER, "docker ps", {}, (False, "allow", "excluded")),
+        (STRICT_ASKING, "ls", {"dangerously_disable": True}, (True, "ask", "sandboxed")),
+        (STRICT, "ls", {"dangerously_disable": True, "unavailable": "x"}, (True, "deny", "sandboxUnavailable")),
+        (STRICT, "ls", {"dangerously_disable": True, "permission_mode": "open"}, (True, "allow", "overrideForbidden")),
+        (replace(ON, enabled_platforms=("linux",)), "ls", {"platform": "wsl"}, (True, "allow", "sandboxed")),
+        (replace(ON, enabled_platforms=("wsl",)), "ls", {"platform": "linux"}, (False, "allow", "platformNotEnabled")),
+        (DOCKER, "docker ps", {"permission_mode": "plan"}, (True, "allow", "sandboxed")),
+        (OFF, "ls", {"permission_mode": "plan"}, (True, "allow", "sandboxed")),
+        (ON, "ls", {"permission_mode": "plan", "dangerously_disable": True}, (True, "allow", "overrideForbidden")),
+        (ON, "", {"permission_mode": "plan"}, (True, "allow", "sandboxed")),
+        (ASKING, "ls", {"permission_mode": "plan"}, (True, "ask", "sandboxed")),
+        (FALLING_BACK, "ls", {"permission_mode": "plan", "unavailable": "x"}, (True, "deny", "sandboxUnavailable")),
         (ON, None, {}, (False, "allow", "noCommand")),
         (ON, "", {}, (False, "allow", "noCommand")),
         (ON, " \n", {}, (False, "allow", "noCommand")),
@@ -140,11 +156,42 @@ def test_a_deny_beats_an_ask_and_an_allow() -> None:
 
 
 def test_no_agent_switches_the_sandbox_off_by_itself() -> None:
-    refused = decide_command(STRICT, "curl x", dangerously_disable=True)
-    assert refused.behavior is Behavior.DENY and refused.reason is Reason.OVERRIDE_FORBIDDEN
-    assert "allowUnsandboxedCommands" in refused.decision.text
+    kept = decide_command(STRICT, "curl x", dangerously_disable=True)
+    assert kept.sandboxed and kept.reason is Reason.OVERRIDE_FORBIDDEN
+    assert "is ignored: sandbox.allowUnsandboxedCommands is false" in kept.decision.text
     for mode in (None, "prompt", "open"):
         assert decide_command(ON, "ls", dangerously_disable=True, permission_mode=mode).behavior is Behavior.ASK
+
+
+def test_an_allow_names_the_key_that_allowed_it() -> None:
+    auto = decide_command(ON, "ls").decision
+    assert auto.rule == "sandbox.autoAllowBashIfSandboxed" and f"auto-allowed by {auto.rule}" in auto.text
+    opened = decide_command(ASKING, "ls", permission_mode="open").decision
+    assert opened.rule is None and "the permission mode open" in opened.text
+    by_rule = decide_command(replace(ASKING, commands=CommandPolicy(auto_allow=False, allow=rules("ls:*"))), "ls")
+    assert "allowed by Bash(ls:*)" in by_rule.decision.text
+
+
+@pytest.mark.parametrize(
+    ("line", "denied"),
+    [
+        ("rm x", True),
+        ("ls && rm x", True),
+        ("sh -c 'rm x'", True),
+        ("'rm' x; : " + "x" * 9000, True),
+        ("echo $(rm x) " + "x" * 9000, True),
+        ("echo x " + "x" * 9000, False),
+        ("$X x", False),
+        ("ls", False),
+        ("git push", False),
+        ("", False),
+    ],
+)
+def test_wrap_follows_explicit_denials_alone(line: str, denied: bool) -> None:
+    policy = replace(ON, commands=CommandPolicy(auto_allow=False, ask=rules("git push:*"), deny=rules("rm:*")))
+    decision = denied_by_rule(policy, line)
+    assert (decision is not None) is denied
+    assert decision is None or (decision.rule, decision.origin) == ("Bash(rm:*)", ORIGIN)
 
 
 def test_the_wish_to_run_outside_is_not_remembered() -> None:

@@ -82,7 +82,8 @@ def test_a_command_with_the_sandbox_on() -> None:
 
 def test_explain_says_that_the_sandbox_is_off() -> None:
     where = Origin(Source.USER, "sandbox.enabled", "/u.json", 2, 3)
-    policy = Policy(enabled_origin=where, commands=CommandPolicy(excluded=(CommandRule("docker:*", ORIGIN),)))
+    excluded = CommandPolicy(excluded=(CommandRule("docker:*", ORIGIN),))
+    policy = Policy(enabled=False, enabled_origin=where, commands=excluded)
     answer = explain_command(policy, "docker ps && curl x")
     assert answer.sandboxed and "'curl x' is not an excluded command" in answer.decision.text
     assert "callers that ask first run it outside" in answer.decision.text

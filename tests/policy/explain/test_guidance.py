@@ -104,7 +104,7 @@ def test_states() -> None:
     strict = replace(ON, network=NetworkPolicy(strict_allowlist=True))
     assert "Other hosts are refused" in describe(strict, AROUND).text
     assert describe(strict, AROUND).data["unlisted_hosts"] == "deny"
-    assert "The sandbox is off" in describe(Policy(), AROUND).text
+    assert "The sandbox is off" in describe(Policy(enabled=False), AROUND).text
     missing = replace(AROUND, unavailable="bubblewrap is not installed")
     assert "no sandbox can be started on this machine: bubblewrap is not installed" in describe(ON, missing).text
     every = replace(ON, network=NetworkPolicy(allow_all_unix_sockets=True))

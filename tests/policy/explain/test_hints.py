@@ -81,6 +81,7 @@ CASES = [
     (SOCKET, "connect", "/tmp/.X11-unix/X0", because(Reason.SOCKET_CONTROL), "every window"),
     (SOCKET, "connect", "/run/sandboxd/x.sock", because(Reason.SOCKET_OWN), "no setting opens"),
     (SOCKET, "connect", "/p/x.sock", because(Reason.SOCKET_REDIRECTED), "list /p/x.sock"),
+    (WRITE, "openat", "/p/x", because(Reason.PLAN_MODE), "use $TMPDIR"),
     (SOCKET, "connect", "/p/x.sock", because(Reason.SOCKET_BROUGHT), "start its server before the command"),
     (SOCKET, "connect", "/p/x.sock", because(Reason.SOCKET_NOT_LISTED), "sandboxd allow socket /p/x.sock"),
     (SOCKET, "connect", "@x", because(Reason.SOCKET_NOT_LISTED), "listen at a path"),

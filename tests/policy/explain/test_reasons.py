@@ -20,7 +20,7 @@ NEVER_DENY = frozenset(
     {
         Reason.SANDBOX_DISABLED, Reason.PLATFORM_NOT_ENABLED, Reason.NO_COMMAND, Reason.EXCLUDED, Reason.HOST_ALLOWED,
         Reason.GRANTED, Reason.PATH_ALLOWED, Reason.READ_DEFAULT, Reason.WORKING_DIRECTORY, Reason.SESSION_TMP,
-        Reason.SOCKET_ALLOWED,
+        Reason.SOCKET_ALLOWED, Reason.OVERRIDE_FORBIDDEN,
     }
 )  # fmt: skip
 RULES = (CommandRule("rm:*", BUILT_IN),)
@@ -29,7 +29,6 @@ CLOSED = Policy(enabled=True, commands=CommandPolicy(allow_unsandboxed=False, de
 REFUSED_COMMANDS = (
     decide_command(CLOSED, "ls", permission_mode="none"),
     decide_command(CLOSED, "ls", permission_mode="open", root=True),
-    decide_command(CLOSED, "ls", dangerously_disable=True),
     decide_command(CLOSED, "ls", unavailable="no user namespaces"),
     decide_command(CLOSED, "rm x"),
     decide_command(Policy(enabled=True, commands=NO_PROMPTS), "rm x"),

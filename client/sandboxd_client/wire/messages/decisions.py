@@ -29,6 +29,7 @@ class ShouldSandboxParams:
     cwd: str | None = None
     dangerously_disable_sandbox: bool = False
     path: str | None = None  # the PATH of the command; by default that of the caller's process
+    is_sandbox: bool | None = None  # $IS_SANDBOX of the caller is set; by default that of its process
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +44,4 @@ class ShouldSandboxResult:
     reason: ReasonRecord
     hint: str = ""
     env: dict[str, str] = field(default_factory=dict)
+    question: Literal["command", "sandbox_override"] | None = None  # the kind of `permission.request` that asks

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-PromptKind = Literal["sandbox_override", "network", "path"]
-AskedKind = Literal["sandbox_override", "network", "path", "trust"]
+PromptKind = Literal["sandbox_override", "network", "path", "command"]
+AskedKind = Literal["sandbox_override", "network", "path", "command", "trust"]
 """`trust` comes from the daemon only: whether changed settings files of a project may widen."""
 Scope = Literal["once", "command", "session", "always"]
 Answer = Literal["allow", "deny"]
@@ -14,12 +14,15 @@ Answer = Literal["allow", "deny"]
 
 @dataclass(frozen=True, slots=True)
 class SuggestionRecord:
-    """The rule that the scope `always` adds to the list `key`."""
+    """A rule that the scope `always` can add to the list `key`; the first one is the narrowest."""
 
     behavior: Answer
     scope: Scope
     key: str
     rule: str
+    kind: str = "rule"  # or exclude: the commands of `pattern` run outside the sandbox from then on
+    pattern: str | None = None
+    wide: bool = False  # it opens very much: confirm it with the user
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ class PermissionResponseParams:
     scope: Scope = "once"
     ttl_s: float | None = None  # seconds that a `deny` is remembered; None: until the session ends
     confirm: bool | None = None  # the user knows the consequences of `always`, where the prompt is `wide`
+    pattern: str | None = None  # the suggestion that `always` writes; default: the first one
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,7 @@ class PermissionResponseResult:
 class PermissionRequestParams:
     """A permission query.
 
-    `network` needs `host` and `port`, `path` an absolute `path`, `sandbox_override` a `command`."""
+    `network` needs `host` and `port`, `path` an absolute `path`, `sandbox_override` and `command` a `command`."""
 
     kind: PromptKind
     session_id: str | None = None  # default: the connection's own session for `cwd`
@@ -118,6 +122,7 @@ class PermissionRequestResult:
     request_id: str | None = None
     hint: str = ""
     env: dict[str, str] = field(default_factory=dict)  # variables of the session for a run without a sandbox
+    outcome: str = ""  # of the prompt, as in `PermissionResolved`; "" without one
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-PermissionMode = Literal["open", "prompt", "none"]
+PermissionMode = Literal["open", "prompt", "none", "plan"]
 
 
 @dataclass(frozen=True, slots=True)
