@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from sandboxd.errors import PolicyError
@@ -20,6 +20,7 @@ from sandboxd.host.git.repositories import git_directories, obeyed_in, repositor
 from sandboxd.host.globs import Effort, GlobScan
 from sandboxd.host.mount_aliases import aliases_by_mounts
 from sandboxd.host.resolve import NullNameRecorder, resolve
+from sandboxd.host.sandbox_mounts import remove_made
 from sandboxd.host.scan import ScanRecord, ScanTarget, TreeScan, found_at
 from sandboxd.host.watch.directory_changes import Changes, Interest
 from sandboxd.host.watch.name_watch import NameWatch
@@ -178,6 +179,9 @@ class HostFacts:
         for facts in self._known.values():
             if isinstance(facts.stamp, _Stamp):
                 facts.stamp.spoil()
+
+    def remove_made(self, targets: Iterable[str], since: float) -> str:
+        return remove_made(targets, since)
 
     async def resolve(self, path: str) -> ResolvedPath:
         return await asyncio.to_thread(resolve, path, NullNameRecorder())

@@ -9,11 +9,18 @@ import contextlib
 import itertools
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from sandboxd.host import nofollow
+
 _INIT = b"sandboxd-init\n"
 """The name of process 1 of a sandbox, as the helper sets it."""
+_MADE_MODES = {stat.S_IFDIR: (0o755,), stat.S_IFREG: (0o444, 0o666)}
+"""The modes of mount targets that bubblewrap makes."""
+_COARSE_S = 0.02
+"""The time by which timestamps of files may be behind the clock."""
 _ESCAPED = re.compile(rb"\\([0-7]{3})")
 
 
@@ -66,3 +73,27 @@ class ProcessEnds:
             asyncio.get_running_loop().remove_reader(pidfd)
             os.close(pidfd)
         self._pidfds.clear()
+
+
+def remove_made(targets: Iterable[str], since: float) -> str:
+    """Remove the mount targets that bubblewrap has made since a time; return the first or "".
+
+    It makes a target that has gone since the plan; the directories above are mounts that need a source. Only what is
+    empty and has its modes is removed."""
+    return next(iter([target for target in targets if _remove_made(target, since)]), "")
+
+
+def _remove_made(path: str, since: float) -> bool:
+    parent, name = os.path.split(path)
+    with contextlib.suppress(OSError), nofollow.opened(parent) as directory:
+        state = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        is_new = state.st_ctime >= since - _COARSE_S and state.st_uid == os.geteuid()
+        if not is_new or state.st_mode & 0o777 not in _MADE_MODES.get(stat.S_IFMT(state.st_mode), ()):
+            return False
+        if stat.S_ISDIR(state.st_mode):
+            os.rmdir(name, dir_fd=directory)
+            return True
+        if state.st_size == 0 and state.st_nlink == 1:
+            os.unlink(name, dir_fd=directory)
+            return True
+    return False

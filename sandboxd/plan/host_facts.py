@@ -279,6 +279,9 @@ class FactSource(Protocol):
     def unchanged(self, facts: Facts) -> bool:
         """Return whether the facts hold still; False in doubt. Takes microseconds."""
 
+    def remove_made(self, targets: Iterable[str], since: float) -> str:
+        """Remove empty mount targets that were made since a time; return the first or ""."""
+
     def forget(self, facts: Facts) -> None:
         """Discard what keeps these facts current."""
 

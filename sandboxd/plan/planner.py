@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from sandboxd.plan.environment import certificates_of
 from sandboxd.plan.filesystem.effective_access import effective_access_at
+from sandboxd.plan.filesystem.mounts import Operation
 from sandboxd.plan.host_facts import Facts, FactSource, ResolvedPath
 from sandboxd.plan.host_queries import HostQueries, list_needs
 from sandboxd.plan.plan import Layout, Plan, make_layout, plan_in, shells_of
@@ -28,6 +29,8 @@ KEPT = 64
 
 ENDED_KEPT = 8
 """Cached layouts of ended sessions: the next session in the same place often follows at once."""
+
+_MASKS = frozenset({Operation.MASK_FILE, Operation.MASK_DIRECTORY, Operation.LISTABLE_DIRECTORY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,12 @@ class Planner:
     def holds(self, plan: Plan) -> bool:
         """Return whether the files are as they were for the plan, as far as is known."""
         return plan.view.facts is None or self._facts.unchanged(plan.view.facts)
+
+    def remove_made(self, plan: Plan, since: float) -> str:
+        """Remove targets of masks that the sandbox itself has made since a time; return the first or ""."""
+        kept = {path.rstrip("/") for path in plan.view.placeholders}
+        masks = (mount.target for mount in plan.view.mounts if mount.operation in _MASKS)
+        return self._facts.remove_made((path for path in masks if path not in kept), since)
 
     def look_again(self, path: str) -> None:
         """Discard facts about this path: the next plan examines it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import math
 import os
 import socket
 import time
@@ -45,7 +46,8 @@ class Command:
     operation and a target whether settings hide that refusal. `generation` is that of the policy the sandbox was
     made under, `generation_now` that of the policy in force, which its connections meet. `attribution` knows which
     rule refuses what, `sockets` decides on Unix sockets, `home` is the user's home directory. `reads_reported`: the
-    back end reports refused reads. `files_hold` says whether the files are as planned. `check_published` raises
+    back end reports refused reads. `files_hold` says whether the files are as planned, and `remove_made` removes
+    mount targets that its sandbox has made since a time. `check_published` raises
     PolicyError when policy does not let its ports be published any more."""
 
     def __init__(
@@ -67,6 +69,7 @@ class Command:
         reads_reported: bool = False,
         check_published: Callable[[], None] = lambda: None,
         files_hold: Callable[[], bool] = lambda: True,
+        remove_made: Callable[[float], str] = lambda since: "",
         settings: HeldSettings,
     ) -> None:
         self.wrap_id = wrap_id
@@ -105,6 +108,7 @@ class Command:
         """Finds out `attribution`, after a restart of the daemon."""
         self._check_published = check_published
         self._files_hold = files_hold
+        self._remove_made = remove_made
         self._settings = settings
         self._handle: LaunchHandle | None = None
         self._started = self._is_outdated = False
@@ -248,7 +252,14 @@ class Command:
             self.published.serve(listeners.inside, self.proxies.turns)
 
     def starting(self) -> Awaitable[None] | None:
-        """Raises LaunchError when settings have changed since the command was prepared."""
+        """Raises LaunchError when settings or files have changed since the command was prepared."""
+        if not self._files_hold() and (path := self._remove_made(self.claimed_at or math.inf)):
+            raise LaunchError(
+                "mount_misplaced",
+                f"{path} was removed while the sandbox was made",
+                hint="stop the program that removes it, and try again",
+                data={"path": path},
+            )
         if self.looks_for_sockets and self._sockets is not None:
             return self._start_after(self._sockets.look())
         return self._settings.check()
@@ -336,6 +347,8 @@ class Command:
         self._status = status
         if not self._started and self._reason is None:
             self._is_outdated = not self._files_hold()
+            if self._is_outdated:
+                self._remove_made(self.claimed_at or math.inf)
             self._reason = "the sandbox ended before the command started"
         self.unpublish()
         self.ended_at = time.monotonic()
@@ -351,7 +364,7 @@ class Command:
         # rules stays, since guesses and lessons come after the end; commands of one place share it.
         self._handle = self._inside = self.proxies = self._expiry = self._connects = self._sockets = None
         self._check_published = _nothing
-        self._files_hold = lambda: True
+        self._files_hold, self._remove_made = lambda: True, lambda since: ""
         self._settings.close()
         self.text = self.text[:TEXT_KEPT]
         self._request = WrapRequest(self._request.cwd, self.text, overrides=self._request.overrides)

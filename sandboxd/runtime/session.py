@@ -69,6 +69,10 @@ class LaunchPlanner(Protocol):
         """Whether the files are as planned, as far as is known without a look."""
         ...
 
+    def remove_made(self, plan: Plan, since: float) -> str:
+        """Remove mount targets that the sandbox itself has made; return the first or ""."""
+        ...
+
     def look_again(self, path: str) -> None:
         """Forget what is known of a path."""
         ...
@@ -335,6 +339,7 @@ class SandboxSession:
             reads_reported=reads_reported,
             check_published=lambda: check_publications(self._policy(overrides).network, request.publish),
             files_hold=lambda: plan is None or self._parts.planner.holds(plan),
+            remove_made=lambda since: "" if plan is None else self._parts.planner.remove_made(plan, since),
             settings=HeldSettings(
                 made_under,
                 lambda: self._policy(self.grants.check(overrides)),

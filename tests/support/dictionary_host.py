@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -35,6 +35,9 @@ class DictionaryHost:
 
     async def answer(self, needs: HostQueries) -> Facts:
         return self.facts(needs)
+
+    def remove_made(self, targets: Iterable[str], since: float) -> str:
+        return ""
 
     def look_again(self, path: str) -> None:
         pass

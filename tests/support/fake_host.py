@@ -9,7 +9,7 @@ themselves, `socket` is one. `changed()` makes all facts stale.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -74,6 +74,9 @@ class FakeHost:
 
     async def resolve(self, path: str) -> ResolvedPath:
         return self.look(path)
+
+    def remove_made(self, targets: Iterable[str], since: float) -> str:
+        return ""
 
     def look_again(self, path: str) -> None:
         pass

@@ -111,6 +111,9 @@ class FakePlanner:
     def holds(self, plan: Plan) -> bool:
         return True
 
+    def remove_made(self, plan: Plan, since: float) -> str:
+        return ""
+
     def look_again(self, path: str) -> None:
         pass
 
