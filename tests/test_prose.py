@@ -48,3 +48,15 @@ def test_a_test_is_named_in_at_most_60_characters() -> None:
     long = re.compile(r"^ *(?:async )?def (test_\w{56,})\(", re.MULTILINE)
     found = [name for file in (ROOT / "tests").rglob("*.py") for name in long.findall(file.read_text())]
     assert not found, found
+
+
+def test_a_docstring_begins_with_the_thing_or_a_verb() -> None:
+    riddle = re.compile(r'"""(What|Whether|Who|Those|Raises|In place of|As (?:in|if|the)) ')
+    found = [
+        f"{file.relative_to(ROOT)}:{number}: {line.strip()}"
+        for folder in ("sandboxd", "client")
+        for file in (ROOT / folder).rglob("*.py")
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if riddle.search(line)
+    ]
+    assert not found, "\n".join(found)

@@ -9,7 +9,7 @@ import re
 from functools import lru_cache
 
 Rules = tuple[tuple[str, tuple[str, ...]], ...]
-"""As in `Policy.ignore_violations`."""
+"""The form of `Policy.ignore_violations`."""
 
 
 def is_ignored(rules: Rules, command: str, operation: str, target: str) -> bool:

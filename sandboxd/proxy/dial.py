@@ -130,7 +130,7 @@ class PinnedResolver:
     `fallback` resolves all others. A pinned name is exempt from the address guard: pass `pins` to the gate as well."""
 
     def __init__(self, pins: Mapping[str, Sequence[str]], fallback: Resolver) -> None:
-        """Raises CallerError (`resolve_invalid`) for an invalid name or address."""
+        """Check names and addresses. Raises CallerError (`resolve_invalid`)."""
         self.pins: dict[str, tuple[IPAddress, ...]] = {}
         self._fallback = fallback
         for name, texts in pins.items():

@@ -68,7 +68,7 @@ class MethodCall:
         return self.client.caller
 
     def check_project(self, directory: str) -> None:
-        """Raises CallerError `not_permitted` where a restricted connection opens too much.
+        """Check a project's directory. Raises CallerError `not_permitted`.
 
         A session in a directory that is more than a project would let commands write there."""
         if not self.caller.restricted:
@@ -82,13 +82,13 @@ class MethodCall:
             )
 
     def owns(self, session_id: str) -> bool:
-        """Whether the caller may see and use a session.
+        """Return whether the caller may see and use a session.
 
         A restricted connection has only those that it has opened."""
         return not self.caller.restricted or self.around.sessions.is_owner(session_id, self.client)
 
     def check_wrap(self, wrap_id: str) -> None:
-        """Raises CallerError `wrap_unknown` for another connection's wrap.
+        """Check the owner of a wrap. Raises CallerError `wrap_unknown`.
 
         Only for a restricted connection."""
         if self.caller.restricted:

@@ -25,7 +25,7 @@ _LONGEST = 4096
 async def caller_variables(
     call: MethodCall, names: Collection[str], given: Mapping[str, str] | None
 ) -> tuple[tuple[str, str], ...]:
-    """Variables that the caller has with another value than the daemon.
+    """Return the caller's variables that differ from the daemon's.
 
     `given` is what the call itself says of the environment. Empty for a restricted caller, which may not choose what
     a rule opens."""
@@ -41,13 +41,13 @@ async def caller_variables(
 
 
 async def caller_search_path(call: MethodCall) -> str:
-    """The PATH that the caller's process was started with, else the daemon's own."""
+    """Return the PATH of the caller's process, else the daemon's own."""
     found = dict(await caller_variables(call, ("PATH",), None))
     return found.get("PATH") or call.around.places.environment.get("PATH", "")
 
 
 async def caller_is_sandbox(call: MethodCall, given: bool | None) -> bool:
-    """Whether the caller says that it runs in a sandbox already, by $IS_SANDBOX of its environment."""
+    """Return whether the caller's environment sets $IS_SANDBOX."""
     if given is not None:
         return given
     return bool((await asyncio.to_thread(_read, call.caller, ["IS_SANDBOX"])).get("IS_SANDBOX"))
@@ -58,7 +58,7 @@ def _is_usable(value: str) -> bool:
 
 
 def _read(caller: Caller, names: list[str]) -> dict[str, str]:
-    """Empty where the process has ended, or shows nothing."""
+    """Return variables of the caller's process; none if it cannot be read."""
     try:
         content = Path(f"/proc/{caller.pid}/environ").read_bytes()
         if caller.started == 0 or start_time(caller.pid) != caller.started:

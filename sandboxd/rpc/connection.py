@@ -80,7 +80,7 @@ class ConnectionRecord:
 
 @dataclass(slots=True)
 class Held:
-    """Bytes that all connections hold of unfinished lines, beyond what each may."""
+    """Bytes of unfinished lines of all connections, beyond the share of each."""
 
     size: int = 0
 
@@ -190,7 +190,7 @@ class RpcConnection(asyncio.Protocol):
         self._take_lines()
 
     def _is_gone(self) -> bool:
-        """Whether the client has closed both halves (poll(2), POLLHUP).
+        """Return whether the client has closed both halves (poll(2), POLLHUP).
 
         An end of file alone does not tell (unix(7))."""
         poll = select.poll()
@@ -223,7 +223,7 @@ class RpcConnection(asyncio.Protocol):
         self._read_or_not()
 
     def _hold(self, size: int) -> None:
-        """So many bytes of an unfinished line are kept."""
+        """Count the kept bytes of an unfinished line."""
         more = max(size - HELD_BY_EACH, 0) - self._holds
         if more > 0 and self._held.size + more > MOST_HELD:
             self._lines.drop()
@@ -325,7 +325,7 @@ class RpcConnection(asyncio.Protocol):
 
     @property
     def _unwritten(self) -> bytes:
-        """Written bytes that the kernel has not taken yet."""
+        """Return the written bytes that the kernel has not taken yet."""
         size = self._transport.get_write_buffer_size()
         return bytes(self._untaken[len(self._untaken) - size :]) if size else b""
 
@@ -354,7 +354,7 @@ class RpcConnection(asyncio.Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call in flight will soon be over and should not be repeated."""
+        """Return whether a call in progress ends soon and should not be repeated."""
         return any(not _is_patient(message) for message in self._calls.values())
 
     def give_away(self) -> Descriptor:
@@ -393,7 +393,7 @@ class RpcConnection(asyncio.Protocol):
         return record
 
     def resume(self, record: ConnectionRecord) -> None:
-        """Go on where an earlier daemon was. Called once, when the connection is made."""
+        """Resume the state of an earlier daemon. Called once, on construction."""
         early, self._untaken = bytes(self._untaken), bytearray()
         self._write(record.outgoing)
         self._write(early)
@@ -437,11 +437,11 @@ def _unsendable(message: Json | list[Json], error: FrameError | JsonTextError) -
 
 
 def _size(message: object) -> int:
-    """The number of calls in a message."""
+    """Return the number of calls in a message."""
     return len(message) if isinstance(message, list) else 1
 
 
 def _is_patient(message: object) -> bool:
-    """Whether all that a message asks for may be asked again."""
+    """Return whether all calls of a message may be repeated."""
     requests = message if isinstance(message, list) else [message]
     return all(isinstance(one, dict) and one.get("method") in PATIENT for one in requests)

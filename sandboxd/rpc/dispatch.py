@@ -85,13 +85,13 @@ def routes(*groups: object) -> dict[str, Route]:
 
 
 PATIENT = frozenset({"permission.request", "wrap.outcome", "violation.annotate", "check", "status", "session.list"})
-"""Those that may take long or change nothing: asked again by the next daemon they mean the same."""
+"""Methods that may take long or change nothing: the next daemon can repeat their calls."""
 
 FRESH = frozenset(
     {"status", "session.open", "should_sandbox", "wrap", "permission.request", "settings.get", "settings.update",
      "settings.exclude_command", "settings.locked", "policy.explain", "policy.effective", "policy.describe"}
 )  # fmt: skip
-"""Those whose answers rest on settings: files that have changed are read again first."""
+"""Methods whose answers depend on settings: changed files are read first."""
 
 # Whose fault an error is, by class: the number of a slug that the table of codes does not have.
 _NUMBERS: dict[type[DaemonError], int] = {
@@ -104,7 +104,7 @@ _NUMBERS: dict[type[DaemonError], int] = {
 }
 
 HEAVY = FRESH - {"status", "permission.request", "settings.get", "settings.locked"}
-"""Those that need threads, and may need much."""
+"""Methods that need threads, and much of their time."""
 
 
 class Dispatcher:
@@ -129,7 +129,7 @@ class Dispatcher:
     async def respond(
         self, message: object, client: ConnectedClient, share: Share | None = None
     ) -> Json | list[Json] | None:
-        """The answer to one decoded message of `client`, None when it gets none.
+        """Return the answer to one decoded message of `client`, or None.
 
         Raises nothing but CancelledError. What it takes is counted to `share`."""
         return await respond(message, self._methods, MethodCall(self._around, client, self._table), share)
@@ -183,7 +183,7 @@ class Dispatcher:
 
 
 def _check_session(call: MethodCall, record: object) -> None:
-    """Raises CallerError `not_permitted` for a session of another connection.
+    """Check the owner of a session. Raises CallerError `not_permitted`.
 
     Only for a restricted connection."""
     session_id = getattr(record, "session_id", None)
@@ -206,7 +206,7 @@ def data_of(error: DaemonError) -> Json:
 
 
 def answer_to(error: DaemonError) -> Json:
-    """An error as a whole answer to no request in particular."""
+    """Return an error as an answer to no particular request."""
     return {
         "jsonrpc": "2.0",
         "error": {"code": number_of(error), "message": error.message, "data": data_of(error)},

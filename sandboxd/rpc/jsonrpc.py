@@ -67,7 +67,7 @@ def _callable(call: Call) -> Callable[..., Awaitable[Result]]:
 async def respond(
     message: object, methods: Methods, context: object, share: Share | None = None
 ) -> Json | list[Json] | None:
-    """The answer to a request or batch, None for a notification.
+    """Return the answer to a request or batch, None for a notification.
 
     Raises nothing but CancelledError. `share` is the caller's of the event loop."""
     share = share or Share()
@@ -102,7 +102,7 @@ async def _respond_one(message: object, methods: Methods, context: object) -> Js
 
 
 def _can_be_sent(value: object) -> bool:
-    """Whether an answer can have this id.
+    """Return whether an answer can have this id.
 
     Half a surrogate pair and a number beyond a double (`1e999`) cannot be written as JSON."""
     if type(value) is float:
@@ -124,7 +124,7 @@ def _check_shape(message: object) -> None:
 
 
 def _fault(message: object) -> str:
-    """The fault of a message as a JSON-RPC 2.0 request, empty for none."""
+    """Return the fault of a message as a JSON-RPC 2.0 request, empty for none."""
     if type(message) is not dict:
         return "a request is an object"
     if message.get("jsonrpc") != "2.0":
@@ -142,7 +142,7 @@ def _fault(message: object) -> str:
 
 
 def _can_be_id(value: object) -> bool:
-    """Whether a value can be an id.
+    """Return whether a value can be an id.
 
     1e999 is read as infinity, which JSON cannot write (RFC 8259)."""
     if type(value) is int:
@@ -175,7 +175,7 @@ def invalid_request(fault: str) -> Json:
 
 
 def error_message(code: int, message: str, slug: str, hint: str = "", request_id: object = None) -> Json:
-    """A whole error response; `request_id` is null when it is not known."""
+    """Return an error response; `request_id` is null when it is not known."""
     return {"jsonrpc": "2.0", "error": _error(code, message, slug, hint), "id": request_id}
 
 
@@ -184,7 +184,7 @@ def _error(code: int, message: str, slug: str, hint: str) -> Json:
 
 
 def is_too_deep(text: str, message: object) -> bool:
-    """Whether a message that was read from this text is nested too deep (`DEEPEST`)."""
+    """Return whether the message of this text is nested too deep (`DEEPEST`)."""
     if text.count("[") + text.count("{") <= DEEPEST:
         return False
     level = [message]
@@ -199,5 +199,5 @@ def is_too_deep(text: str, message: object) -> bool:
 
 
 def is_response(message: object) -> bool:
-    """Whether a message is an answer to a request of the daemon."""
+    """Return whether a message is an answer to a request of the daemon."""
     return type(message) is dict and "method" not in message and ("result" in message or "error" in message)

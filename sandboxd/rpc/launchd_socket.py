@@ -13,7 +13,7 @@ _ENOENT, _ESRCH = 2, 3
 
 
 def activated_sockets(name: str = SOCKET_NAME, library: Any = None) -> tuple[int, ...]:
-    """Descriptors that launchd has opened, empty without launchd or a socket.
+    """Return the descriptors that launchd has opened, if any.
 
     Raises HostError `passed_socket_unusable`."""
     library = ctypes.CDLL(None) if library is None else library

@@ -79,12 +79,12 @@ class Caller:
     pid: int
     access: frozenset[MethodAccess] = EVERYTHING
     more_groups: tuple[int, ...] = ()
-    """Those that the daemon is not in."""
+    """The caller's groups that the daemon is not in."""
     started: int = field(default=0, compare=False)
 
     @property
     def restricted(self) -> bool:
-        """Whether the connection has given powers up."""
+        """Return whether the connection has the role agent."""
         return self.access != EVERYTHING
 
     @property
@@ -92,7 +92,7 @@ class Caller:
         return self.pid, self.started
 
     def descends_from(self, ancestors: Collection[Process]) -> bool:
-        """Whether the caller is one of these processes or their descendant.
+        """Return whether the caller is one of these processes or their descendant.
 
         True where that cannot be told. A process whose parents have ended is not recognised: it is a child of init
         then."""
@@ -118,7 +118,7 @@ class Caller:
         return True
 
     def check_groups(self) -> None:
-        """Raises CallerError `peer_other_groups` for who may run nothing."""
+        """Check the caller's groups. Raises CallerError `peer_other_groups`."""
         if self.more_groups:
             names = ", ".join(map(str, self.more_groups))
             raise CallerError(
@@ -130,7 +130,7 @@ class Caller:
 
 
 def has_ended(process: Process) -> bool:
-    """Whether a process is no more, or only waits to be collected.
+    """Return whether a process has ended; zombies count as ended.
 
     False where that cannot be told (macOS)."""
     pid, started = process
@@ -169,7 +169,7 @@ class Identity:
 
 
 def identify(connection: socket.socket, own: Identity) -> Caller:
-    """The caller at the other end of an accepted Unix socket.
+    """Identify the caller at the other end of an accepted Unix socket.
 
     Raises CallerError: `peer_other_user`, `peer_other_namespace`, `peer_other_groups`, `peer_unknown`. See unix(7),
     pidfd_open(2), namespaces(7). macOS: `rpc.peer_macos`."""
@@ -213,7 +213,7 @@ def _identify_on_linux(connection: socket.socket, own: Identity) -> Caller:
 
 
 def identify_runner(connection: socket.socket, own: Identity) -> Caller:
-    """As `identify`, for who is about to become a command."""
+    """Identify a caller that is about to become a command."""
     caller = identify(connection, own)
     caller.check_groups()
     return caller
@@ -234,7 +234,7 @@ def _namespaces(process: str) -> tuple[tuple[int, int], ...]:
 
 
 def _parent_of(pid: int) -> Process:
-    """The parent of a process and its own start time.
+    """Return the parent of a process and its own start time.
 
     The name of the program, which may hold anything, stands before the last parenthesis. Raises OSError."""
     fields = _status_of(pid)
@@ -250,7 +250,7 @@ def _status_of(pid: int) -> list[bytes]:
 
 
 def _groups(connection: socket.socket, pid: int) -> Iterable[int]:
-    """The supplementary groups.
+    """Return the supplementary groups of a process.
 
     Where there are more than 256, which getsockopt of Python has no room for, from proc_pid_status(5), which takes
     twenty times as long."""
@@ -277,7 +277,7 @@ def _other_namespace() -> CallerError:
 
 
 def _other_group(gid: int) -> CallerError:
-    """A group of the process that the daemon lacks (ptrace(2), access mode checking)."""
+    """Return a group of the process that the daemon lacks (ptrace(2))."""
     return CallerError(
         "peer_other_groups",
         f"the caller runs with another main group than the daemon (gid {gid})",

@@ -27,7 +27,7 @@ _NO_REPORT = 0x40000000
 
 
 def read_peer(connection: socket.socket) -> tuple[int, int, int]:
-    """uid, gid and pid of the process at the other end.
+    """Return uid, gid and pid of the process at the other end.
 
     Raises OSError."""
     data = connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED.size)
@@ -36,7 +36,7 @@ def read_peer(connection: socket.socket) -> tuple[int, int, int]:
 
 
 def parse_credentials(data: bytes) -> tuple[int, int]:
-    """uid and first group of a `struct xucred`.
+    """Return uid and first group of a `struct xucred`.
 
     Raises OSError for one that is not understood."""
     if len(data) < _XUCRED.size:
@@ -54,7 +54,7 @@ def check_peer(
     read: Callable[[socket.socket], tuple[int, int, int]] = read_peer,
     sandboxed: Callable[[int], bool] | None = None,
 ) -> tuple[int, int, int]:
-    """uid, gid and pid of a caller that is this user and in no sandbox of sandboxd.
+    """Return uid, gid and pid of a caller; refuse others and sandboxed ones.
 
     Raises CallerError: `peer_other_user`, `peer_other_namespace`, `peer_unknown`."""
     try:
@@ -77,7 +77,7 @@ def check_peer(
 
 
 def is_sandboxed(pid: int) -> bool:
-    """Whether a process is in a sandbox of sandboxd.
+    """Return whether a process is in a sandbox of sandboxd.
 
     True when the system does not say: the caller is refused then."""
     try:

@@ -1,4 +1,4 @@
-"""Our records as the wire's: a decision, an origin, a violation."""
+"""Conversion of the daemon's records to those of the wire."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Connections:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call is in flight that will soon be over."""
+        """Return whether a call is in progress that ends soon."""
         return any(connection.is_busy for connection in self._open) or bool(self._ending or self._joining)
 
     def stop_accepting(self) -> None:
@@ -85,7 +85,7 @@ class Connections:
             self._acceptor = None
 
     async def hand_over(self) -> list[tuple[RpcConnection, ConnectionRecord]]:
-        """Let go of every connection.
+        """Release every connection to the next daemon.
 
         To be called after `stop_accepting`."""
         # All at once: one that is lost while others are waited for has no socket any more.
@@ -104,7 +104,7 @@ class Connections:
         lost: Callable[[RpcConnection], Awaitable[None]],
         admit: Callable[[socket.socket], Caller],
     ) -> RpcConnection:
-        """A connection that is not connected yet.
+        """Make a connection that is not connected yet.
 
         `lost` is awaited when it has gone, after the last of its calls."""
 
@@ -124,7 +124,7 @@ class Connections:
         return RpcConnection(dispatcher, admit, log, self._admit, forget, self._share_of, self._hurry, self._held)
 
     async def connect(self, connection: RpcConnection, record: ConnectionRecord) -> None:
-        """Go on with a client of an earlier daemon."""
+        """Resume the connection of a client of an earlier daemon."""
         sock = socket.socket(fileno=record.socket)
         sock.setblocking(False)
         await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock)
@@ -162,7 +162,7 @@ class Connections:
 
 
 def _settled(sock: socket.socket, own: Identity) -> Callable[[socket.socket], Caller]:
-    """The caller as of now."""
+    """Return a function that gives the identified caller, or raises its refusal."""
     try:
         caller = identify(sock, own)
     except CallerError as error:

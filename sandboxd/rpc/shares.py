@@ -31,7 +31,7 @@ _CALLER: ContextVar[ClientShare | None] = ContextVar("caller", default=None)
 
 
 class ClientShare(Share):
-    """That of one process.
+    """The share of one client process.
 
     What is over the credit comes from its share of a turn, and all of it is owed."""
 

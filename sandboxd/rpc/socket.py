@@ -59,7 +59,7 @@ class DirectoryLock:
     def __init__(self, directory: str, held: int = -1) -> None:
         self.path = os.path.join(directory, LOCK_NAME)
         self.has_served = False
-        """Whether there has been a daemon, and not only an attempt."""
+        """True after a daemon has run, not only tried to."""
         if held >= 0 and self._is_at_path(held):
             self._descriptor = held
             self._sign(held)
@@ -132,7 +132,7 @@ class DirectoryLock:
 
 
 def _open_lock(path: str) -> int:
-    """Raises OSError, also for what is no file."""
+    """Open the lock file. Raises OSError, also for anything but a file."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -156,7 +156,7 @@ def _holder(descriptor: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ListeningSocketRecord:
-    """`made`: the file at `path` is to be removed at the end."""
+    """Record of a listening socket; with `made` its file is removed at the end."""
 
     socket: Descriptor
     path: str
@@ -166,7 +166,7 @@ class ListeningSocketRecord:
 
 @dataclass(slots=True)
 class ListeningSocket:
-    """`socket` listens; `path` is where clients find it.
+    """The listening socket and the path at which clients connect.
 
     `own` is False when a service manager made it."""
 
@@ -185,7 +185,7 @@ class ListeningSocket:
 
     @classmethod
     def resumed(cls, record: ListeningSocketRecord) -> ListeningSocket:
-        """The same socket in the next daemon."""
+        """Return the same socket in the next daemon."""
         listener = socket.socket(fileno=record.socket)
         listener.setblocking(False)
         made = None
@@ -208,7 +208,7 @@ class ListeningSocket:
 
 
 def listen(path: str) -> ListeningSocket:
-    """A listening socket at `path` with mode 0600.
+    """Listen at `path` with mode 0600.
 
     The directory's lock is held, so a socket without a listener is a dead daemon's. Raises HostError:
     `socket_path_occupied`, `socket_in_use`, `socket_unusable`."""
@@ -265,7 +265,7 @@ def _answers(path: str) -> bool:
 
 
 def take_passed(environment: MutableMapping[str, str]) -> ListeningSocket | None:
-    """The listening socket from a service manager, or None.
+    """Return the listening socket from a service manager, or None.
 
     Source: sd_listen_fds(3), launch_activate_socket(3). The variables are removed, so that no child takes them for
     its own. Raises HostError `passed_socket_unusable`."""

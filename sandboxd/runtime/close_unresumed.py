@@ -9,7 +9,7 @@ from sandboxd.handover.record import write_record
 
 
 def close_descriptors(record: object) -> None:
-    """Those that a record of another daemon has."""
+    """Close the descriptors in a record of another daemon."""
     _, descriptors = write_record(record)
     for descriptor in descriptors:
         with contextlib.suppress(OSError):

@@ -157,7 +157,7 @@ class Command:
 
     @property
     def kept(self) -> CommandRecord:
-        """State of the command, kept for a crash of the daemon."""
+        """Return the state of the command for its crash entry."""
         return replace(
             self._record_of_itself(),
             proxies=None if self.proxies is None else self.proxies.kept,
@@ -192,7 +192,7 @@ class Command:
         return Descriptor(descriptor)
 
     def resume(self, record: CommandRecord, handle: LaunchHandle | None, inside: SandboxNetwork | None) -> None:
-        """Go on where an earlier daemon was.
+        """Resume the state of an earlier daemon.
 
         Without a `handle` the command is over. `inside` is its network."""
         self._inside = inside
@@ -252,7 +252,7 @@ class Command:
             self.published.serve(listeners.inside, self.proxies.turns)
 
     def starting(self) -> Awaitable[None] | None:
-        """Raises LaunchError when settings or files have changed since the command was prepared."""
+        """Check at the start. Raises LaunchError after a change of settings or files."""
         if not self._files_hold() and (path := self._remove_made(self.claimed_at or math.inf)):
             raise LaunchError(
                 "mount_misplaced",
@@ -385,17 +385,17 @@ class Command:
                 self._record(of_output(path, decision, self._home, self.generation))
 
     def closed_at(self, path: str) -> str:
-        """The path of the rule that keeps this one from being read; empty when none does."""
+        """Return the path of the rule that denies reading this path, else ""."""
         return "" if self.attribution is None else self.attribution.closed_at(path)
 
     @property
     def violations_recorded(self) -> int:
-        """The number of different violations that were recorded, kept or not."""
+        """Return the number of different violations recorded, kept or not."""
         return self._bound.admitted
 
     @property
     def violations_lost(self) -> int:
-        """The number of violations that were too many to record."""
+        """Return the number of violations over the limit."""
         return self._bound.lost
 
     @property
@@ -403,7 +403,7 @@ class Command:
         return () if self.published is None else self.published.publications
 
     def recheck(self) -> None:
-        """The policy has changed: cut what it denies by now."""
+        """Cut connections that a changed policy denies."""
         if self.proxies is not None:
             self.proxies.recheck()
         if self.published is not None:
@@ -430,7 +430,7 @@ class Command:
         )
 
     async def settled_outcome(self, wait_s: float = OUTCOME_WAIT_S) -> WrapOutcome:
-        """The outcome, after a short wait for the end.
+        """Return the outcome, after a short wait for the end.
 
         The client sees the process exit before the daemon hears of it."""
         if self.state is State.CLAIMED or self.state is State.RUNNING:
@@ -454,9 +454,9 @@ class Command:
 
 
 def _own_name() -> str:
-    """That of this machine: a sandbox keeps it."""
+    """Return the host name of this machine, which a sandbox keeps."""
     return os.uname().nodename
 
 
 def _nothing() -> None:
-    """In place of a check that can no longer be asked for."""
+    """Do nothing, in place of a check that is no longer possible."""

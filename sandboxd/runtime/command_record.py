@@ -48,7 +48,7 @@ class CommandRecord:
 
     @property
     def request(self) -> WrapRequest:
-        """As much of it as a command needs after its launch."""
+        """Return the part of the request that is needed after the launch."""
         return WrapRequest(
             cwd=self.cwd,
             command=self.text,

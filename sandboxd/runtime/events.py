@@ -55,7 +55,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The whole tree is gone.
+    """All processes of a command have ended.
 
     `status` is None when it is not known, `reason` says why a command never started."""
 
@@ -69,7 +69,7 @@ class RunEnded:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A connection to the outside stands.
+    """A connection to the outside was opened.
 
     What was refused is a violation."""
 
@@ -104,7 +104,7 @@ class CommandDecided:
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """A way that is weaker than the settings ask for, which they permit.
+    """A weaker mode than requested, which the settings permit.
 
     `what` is a stable word, `why` a sentence."""
 
@@ -116,7 +116,7 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True)
 class PolicyChanged:
-    """Another policy holds since now."""
+    """Another policy is in force."""
 
     generation: int
     keys: tuple[str, ...]
@@ -148,11 +148,11 @@ Event = (
 Listener = Callable[[Event], None]
 """Must neither wait nor raise."""
 Guard = Callable[[RunPrepared], None]
-"""Raises SandboxdError when the command must not run."""
+"""A check of a prepared run; raises SandboxdError when the command must not run."""
 
 
 class Events:
-    """One per daemon."""
+    """The events of one daemon."""
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
@@ -170,7 +170,7 @@ class Events:
             listener(event)
 
     def prepared(self, event: RunPrepared) -> None:
-        """Raises the SandboxdError of a check that does not let the command run."""
+        """Report a prepared run. Raises the SandboxdError of a failed check."""
         for guard in self._guards:
             guard(event)
         self.tell(event)

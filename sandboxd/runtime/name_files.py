@@ -29,7 +29,7 @@ def resolv_conf(machine: str) -> str:
 
 
 def hosts(machine: str) -> str:
-    """Loopback and the machine itself.
+    """Return /etc/hosts with loopback and the machine itself.
 
     `machine` is what uname(2) calls it; left out when it is no host name."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
@@ -56,7 +56,7 @@ def nsswitch(text: str) -> str | None:
 
 
 def read_nsswitch(path: str = NSSWITCH) -> str:
-    """The host's, empty when there is none that can be read."""
+    """Read the host's nsswitch.conf, empty when it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(65536)
@@ -67,10 +67,10 @@ def read_nsswitch(path: str = NSSWITCH) -> str:
 def write_name_files(
     directory: str, machine: str, hosts_nsswitch: str = "", *, inherited: bool = False
 ) -> tuple[tuple[str, str], ...]:
-    """(path inside, file) of each, made in a directory of the daemon's own.
+    """Write the name files; return (path inside, file) of each.
 
-    In an `inherited` one those of the daemon before stay when they say the same: running sandboxes have them
-    mounted. Raises HostError."""
+    In an `inherited` directory, equal files of the earlier daemon stay: running sandboxes have them mounted. Raises
+    HostError."""
     texts = {RESOLV_CONF: resolv_conf(machine), HOSTS: hosts(machine), NSSWITCH: nsswitch(hosts_nsswitch)}
     written = []
     for path, text in texts.items():
@@ -96,7 +96,7 @@ def _write(file: str, text: str) -> None:
 
 
 def _replaced(file: str, text: str) -> bool:
-    """Whether there was such a file; it says this by now."""
+    """Replace the content of an existing file; return whether it exists."""
     try:
         with open(file) as found:
             if found.read() == text:

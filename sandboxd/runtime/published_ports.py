@@ -77,7 +77,7 @@ class PublishedPorts:
 
     @property
     def kept(self) -> PublishedRecord:
-        """The listeners as they are; lets go of nothing."""
+        """Return the listeners for a crash entry; release nothing."""
         numbers = tuple(Descriptor(one.fileno()) for one in self._listeners)
         return PublishedRecord(self.publications, numbers, tuple(self._files))
 
@@ -96,7 +96,7 @@ class PublishedPorts:
 
     @classmethod
     def resumed(cls, record: PublishedRecord, label: str = "") -> PublishedPorts:
-        """Go on with the listeners of another daemon."""
+        """Resume the listeners of another daemon."""
         ports = cls((), label)
         ports.publications = record.publications
         ports._files = list(record.files)
@@ -223,7 +223,7 @@ class PublishedPorts:
 
 
 async def _connect(inside: SandboxNetwork, port: int) -> socket.socket:
-    """The server inside, on whichever loopback address it listens.
+    """Connect to the server inside, on either loopback address.
 
     Raises OSError, LaunchError."""
     for address in LOOPBACK[:-1]:

@@ -26,7 +26,7 @@ class RateBound:
         self.admitted = 0
 
     def admits(self, count: int = 1) -> bool:
-        """Whether one more may be recorded; `count` is how many are lost otherwise."""
+        """Return whether one more may be recorded, else count `count` as lost."""
         now = self._clock()
         self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
         self._at = now

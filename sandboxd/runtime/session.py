@@ -66,7 +66,7 @@ class LaunchPlanner(Protocol):
         ...
 
     def holds(self, plan: Plan) -> bool:
-        """Whether the files are as planned, as far as is known without a look."""
+        """Return whether the files are as planned, as far as events tell."""
         ...
 
     def remove_made(self, plan: Plan, since: float) -> str:
@@ -129,7 +129,7 @@ class PlanningPolicy:
 
 
 class SandboxSession:
-    """Owned by `Sessions`, which opens and closes it."""
+    """A session of the daemon; `Sessions` opens and closes it."""
 
     def __init__(self, session_id: str, spec: SessionSpec, policy: PolicyOf, parts: SessionParts) -> None:
         self.id = session_id
@@ -177,14 +177,14 @@ class SandboxSession:
         return self._commands.get(wrap_id)
 
     def variables_outside(self) -> dict[str, str]:
-        """The variables of the session for a command that runs without a sandbox.
+        """Return the session's variables for a command without a sandbox.
 
         Raises HostError."""
         return session_variables(self._parts.temporary.session(self.id))
 
     @property
     def publications(self) -> tuple[Publication, ...]:
-        """The published ports of all commands."""
+        """Return the published ports of all commands."""
         return tuple(one for command in self._commands.values() for one in command.publications)
 
     async def wrap(self, request: WrapRequest) -> tuple[Command, LaunchSpec]:
@@ -282,7 +282,7 @@ class SandboxSession:
         return command, whole
 
     def _check_unclaimed(self) -> None:
-        """Raises CallerError `wraps_too_many`.
+        """Check the number of unclaimed wraps. Raises CallerError `wraps_too_many`.
 
         What runs is bounded by the system, what waits to be run only here."""
         if len(self._commands) < MOST_UNCLAIMED:
@@ -360,7 +360,7 @@ class SandboxSession:
     # from one daemon to the next (docs/restarts.md)
 
     def kept(self, settings: Any, command: Command | None = None) -> SessionState:
-        """State of the session or one command (`joined`), kept for a crash."""
+        """Return the state of the session or one command for a crash entry."""
         record = SessionState(
             self.id, self.spec, self.opened_at, settings, orphaned=not (self.spec.detached or self.spec.implicit)
         )
@@ -396,7 +396,7 @@ class SandboxSession:
         return record, cut
 
     def resume(self, record: SessionState, inherited: Inherited) -> list[Command]:
-        """Go on where an earlier daemon was, with its running and ended commands.
+        """Resume the state of an earlier daemon, with running and ended commands.
 
         When this raises, descriptors that were not taken are closed."""
         rest = list(record.commands)
@@ -455,7 +455,7 @@ class SandboxSession:
         return task
 
     def recheck(self) -> None:
-        """The policy has changed: cut the tunnels it now denies."""
+        """Cut tunnels that a changed policy denies."""
         self._places.clear()
         for command in self._commands.values():
             command.recheck()

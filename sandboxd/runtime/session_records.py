@@ -14,7 +14,7 @@ from sandboxd.runtime.violations.violation_store import ViolationsRecord
 
 @dataclass(frozen=True, slots=True)
 class SessionSpec:
-    """`cwd` is absolute.
+    """The request for a session; `cwd` is absolute.
 
     A detached session outlives its connection; an implicit one belongs to a connection that never asked for a
     session, and ends once that is gone and its last command has ended."""
@@ -29,12 +29,12 @@ class SessionSpec:
 
     @property
     def only_tightens(self) -> bool:
-        """Whether settings and overrides of callers may not widen."""
+        """Return whether settings and overrides of callers may only tighten."""
         return self.restricted or self.permission_mode is PermissionMode.PLAN
 
     @property
     def asks(self) -> bool:
-        """Whether what the policy leaves open is put to subscribers."""
+        """Return whether open decisions become questions to subscribers."""
         return self.permission_mode not in (PermissionMode.NONE, PermissionMode.PLAN)
 
 

@@ -32,7 +32,7 @@ MOST_DETACHED = 256
 
 @dataclass(slots=True)
 class _KnownCommand:
-    """`owner` is the connection whose session it is, None when that has gone.
+    """A known command; `owner` is its connection, None after the end of that.
 
     A command may outlive its session."""
 
@@ -42,10 +42,10 @@ class _KnownCommand:
 
 
 class Sessions:
-    """Leaving the context ends every session."""
+    """All sessions of a daemon. Leaving the context ends every session."""
 
     def __init__(self, parts: SessionParts, changed: Callable[[str, bool], None] | None = None) -> None:
-        """`changed` hears of each session that there is (True) or is no more."""
+        """Call `changed` with each session that opens (True) or ends."""
         self._parts = parts
         self._changed = changed
         self._sessions: dict[str, SandboxSession] = {}
@@ -69,11 +69,11 @@ class Sessions:
                 await asyncio.wait(self._ending)
 
     def is_owner(self, session_id: str, owner: object) -> bool:
-        """Whether a session was opened by the connection `owner` and has not ended."""
+        """Return whether `owner` opened a session that has not ended."""
         return owner is not None and self._owners.get(session_id) is owner
 
     def open(self, spec: SessionSpec, policy: PolicyOf, owner: object) -> SandboxSession:
-        """A new session of the connection `owner`.
+        """Open a session of the connection `owner`.
 
         Raises CallerError `sessions_too_many`."""
         self._check_room(spec, owner)
@@ -85,7 +85,7 @@ class Sessions:
         return session
 
     def implicit(self, owner: object, cwd: str, policy: PolicyOf) -> SandboxSession:
-        """The implicit session of a connection, one for each project directory."""
+        """Return the implicit session of a connection and a project directory."""
         session = self._implicit.get((owner, cwd))
         if session is None or session.closed:
             self._end_idle_implicit(owner)
@@ -113,7 +113,7 @@ class Sessions:
                 return
 
     def get(self, session_id: str) -> SandboxSession:
-        """Raises CallerError `session_unknown`."""
+        """Return a session by its id. Raises CallerError `session_unknown`."""
         session = self._sessions.get(session_id)
         if session is None:
             raise CallerError(
@@ -128,7 +128,7 @@ class Sessions:
 
     @property
     def connections(self) -> int:
-        """The number of open connections of commands."""
+        """Return the number of open connections of commands."""
         proxies = (command.proxies for session in self.all() for command in session.commands())
         return sum(one.connections for one in proxies if one is not None)
 
@@ -145,20 +145,20 @@ class Sessions:
         return command, launch
 
     def check_made(self, wrap_id: str, owner: object) -> None:
-        """Raises CallerError `wrap_unknown` for a wrap of another connection's session."""
+        """Check the owner of a wrap. Raises CallerError `wrap_unknown`."""
         entry = self._commands.get(wrap_id)
         if entry is None or owner is None or entry.owner is not owner:
             raise _unknown(wrap_id)
 
     async def outcome(self, wrap_id: str) -> tuple[WrapOutcome, list[Violation]]:
-        """Outcome of a wrap, with its violations.
+        """Return the outcome of a wrap, with its violations.
 
         Raises CallerError `wrap_unknown`."""
         command, session = self.wrapped(wrap_id)
         return await command.settled_outcome(), session.violations.list(command.command_id)
 
     def wrapped(self, wrap_id: str) -> tuple[Command, SandboxSession]:
-        """The command of a wrap, also one that has ended.
+        """Return the command of a wrap, also one that has ended.
 
         Raises CallerError `wrap_unknown`."""
         entry = self._commands.get(wrap_id)
@@ -167,7 +167,7 @@ class Sessions:
         return entry.command, entry.session
 
     def commands_called(self, command_id: str, among: Callable[[str], bool] = lambda session_id: True) -> list[Command]:
-        """The commands that their callers know by this id, also those that have ended."""
+        """Return the commands with this id of their callers, also ended ones."""
         every = self._commands.values()
         return [one.command for one in every if one.command.command_id == command_id and among(one.session.id)]
 
@@ -175,7 +175,7 @@ class Sessions:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a connection of a command is busy with something not handed over."""
+        """Return whether a connection is busy with a part that is not handed over."""
         return any(c.proxies is not None and c.proxies.is_busy for s in self.all() for c in s.commands())
 
     def pause(self) -> None:
@@ -207,7 +207,7 @@ class Sessions:
         self._implicit.clear()
 
     def resume(self, record: SessionState, policy: PolicyOf, owner: object, inherited: Inherited) -> None:
-        """Go on with a session of an earlier daemon; `owner` is None without connection."""
+        """Resume a session of an earlier daemon; `owner` is None without connection."""
         session = SandboxSession(record.session_id, record.spec, policy, self._parts)
         if not record.closed:
             self._sessions[session.id] = session
@@ -220,7 +220,7 @@ class Sessions:
             self._commands[command.wrap_id] = _KnownCommand(command, session, owner)
 
     async def resumed(self) -> None:
-        """End resumed sessions whose connection has gone meanwhile.
+        """End resumed sessions whose connection has ended meanwhile.
 
         Raises OSError."""
         try:
@@ -235,7 +235,7 @@ class Sessions:
         await self._end(self.get(session_id))
 
     async def connection_lost(self, owner: object) -> None:
-        """A connection has gone: its sessions end, except detached ones.
+        """End the sessions of a lost connection, except detached ones.
 
         A command of an implicit session lives on: it is bound to the process that spawned it, which need not be the
         one that asked for the wrap."""
@@ -253,7 +253,7 @@ class Sessions:
         await self._end_all(gone)
 
     def policy_changed(self) -> None:
-        """New rules hold for the next connection at once; tunnels they deny are cut."""
+        """Apply new rules to the next connections, and cut tunnels they deny."""
         for session in self._sessions.values():
             session.recheck()
 

@@ -72,7 +72,7 @@ class SocketGate:
         self._resumed = False
 
     def resume(self, at_start: SocketsAtStart | None) -> None:
-        """Go on with what an earlier daemon has seen."""
+        """Resume the sockets that an earlier daemon has seen."""
         self.at_start, self._resumed = at_start, True
 
     async def look(self) -> None:
@@ -184,7 +184,7 @@ class SocketConnects:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def decide(self, attempt: ConnectAttempt, answer: AnswerConnect) -> None:
-        """`answer` is called once, with 0 or an errno."""
+        """Decide on a connect; `answer` is called once, with 0 or an errno."""
         if len(self._tasks) >= CONNECTS_AT_ONCE:
             answer(errno.EAGAIN)  # as connect(2) says where a backlog is full
             return
@@ -209,6 +209,6 @@ class SocketConnects:
             await asyncio.wait(self._tasks, timeout=patience_s)
 
     def close(self) -> None:
-        """The command has ended: whatever is still open is refused."""
+        """Refuse the connects that still wait after the end of the command."""
         for task in self._tasks:
             task.cancel()

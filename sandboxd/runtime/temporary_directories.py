@@ -130,7 +130,7 @@ class TemporaryRoot:
             remove_tree(entry.path)
 
     def session(self, session_id: str) -> str:
-        """The temporary directory of a session: made when it is missing.
+        """Return the temporary directory of a session; make it when missing.
 
         Absolute, mode 0700. Its name is one that an ended session has left free, since whatever is known about a
         place is known by its path."""
@@ -180,7 +180,7 @@ def _exclusive(directory: str, flags: int = 0) -> Iterator[None]:
 
 
 def _held(lock: str) -> bool:
-    """Whether a living daemon holds the lock file.
+    """Return whether a living daemon holds the lock file.
 
     The lock of a directory is made with it (`_exclusive`)."""
     try:

@@ -62,7 +62,7 @@ def _remove(top: int, parent: int, name: str, depth: int) -> None:
 
 
 def _open_directory(name: str, parent: int | None) -> int:
-    """A descriptor of the directory, made listable and writable for its owner."""
+    """Open the directory, and make it listable and writable for its owner."""
     try:
         descriptor = os.open(name, _OPEN, dir_fd=parent)
     except PermissionError:

@@ -28,7 +28,7 @@ class Overrides:
     restricted: bool = False
     """The caller's may only tighten."""
     variables: tuple[tuple[str, str], ...] = ()
-    """What the caller's environment has, unlike the daemon's, for variables that rules mention."""
+    """Variables of rules with another value in the caller's environment than in the daemon's."""
     granted_write: tuple[str, ...] = ()
     granted_read: tuple[str, ...] = ()
     """Paths that a person granted."""
@@ -86,7 +86,7 @@ class HeldSettings:
         self._look = look
         self._digest = ""
         self.have_changed = False
-        """Whether the start was refused."""
+        """True when the start was refused."""
 
     def close(self) -> None:
         """Let go of everything: there is nothing to start any more."""
@@ -130,7 +130,7 @@ class HeldSettings:
 
 
 def fixed_part(policy: Policy) -> Policy:
-    """The part of a policy that is fixed when a command is prepared."""
+    """Return the part of a policy that is fixed when a command is prepared."""
     network = replace(
         policy.network,
         allowed=(),
@@ -170,12 +170,12 @@ def _no_policy() -> Policy:
 
 
 def _no_look() -> None:
-    """In place of a look at files of which nothing can be asked any more."""
+    """Accept files that can no longer be compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrapRequest:
-    """Exactly one of `command` (a shell line) and `argv` is given.
+    """The request: exactly one of `command` (a shell line) and `argv`.
 
     `cwd` is absolute. `environment` is what the caller knows of the variables the command will inherit: only used to
     extend values such as JAVA_TOOL_OPTIONS. `publish` are the ports that the host is to reach."""
@@ -209,7 +209,7 @@ class WrapRequest:
 
     @property
     def text(self) -> str:
-        """The command as people know it, for violations and questions."""
+        """Return the command's text for violations and questions."""
         if self.command_text is not None:
             return self.command_text
         return self.command if self.argv is None else " ".join(self.argv)  # type: ignore[return-value]

@@ -36,7 +36,7 @@ class PathTable:
     """Directories that are denied because a name in them cannot be kept absent; no rule lifts that."""
 
     managed_reads_only: bool = False
-    """As in `FilePolicy`."""
+    """The field of the same name in `FilePolicy`."""
 
     def warn(self, text: str) -> None:
         self.warnings[text] = None

@@ -164,7 +164,7 @@ class DnsAnswers:
 
 
 def _host(labels: Labels) -> Host:
-    """Raises HostSyntaxError."""
+    """Return the host of a queried name. Raises HostSyntaxError."""
     text = b".".join(labels)
     if any(b"." in label for label in labels):
         raise HostSyntaxError("dot inside a label of a host name", text)

@@ -265,7 +265,7 @@ def _render(connection: OutboundConnection, head: RequestHead, framing: Framing,
 
 
 def _check_login(connection: OutboundConnection, answer: ResponseHead) -> None:
-    """Raises DialError when a parent proxy requires a password."""
+    """Check for a parent proxy that requires a password. Raises DialError."""
     if answer.status == 407 and connection.forward and connection.parent is not None:
         raise login_refused(connection.parent)
 

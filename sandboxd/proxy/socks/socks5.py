@@ -75,7 +75,7 @@ class Socks5Handshake:
     After `request`, `rest` holds the client's further bytes. The caller sends the final `render_reply`."""
 
     def __init__(self, check: Callable[[bytes, bytes], bool] | None = None) -> None:
-        """With `check` a correct user name and password are required."""
+        """Require a user name and password that `check` accepts, if it is given."""
         self._check = check
         self._buffer = b""
         self._stage: Stage | None = self._greeting

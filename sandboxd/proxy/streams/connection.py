@@ -29,7 +29,7 @@ class OutboundConnection:
     parent: ParentProxy | None = None
     forward: bool = False
     is_inside: bool = False
-    """Whether it leads to a server inside the sandbox, which policy does not cover."""
+    """True for a server inside the sandbox, which policy does not cover."""
 
     def is_to(self, host: Host, port: int) -> bool:
         return self.host == host and self.port == port

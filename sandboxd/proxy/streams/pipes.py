@@ -25,7 +25,7 @@ class Pipe:
     __slots__ = ("reader", "size", "writer")
 
     def __init__(self, size: int) -> None:
-        """Raises OSError without free descriptors, or when the pipe would be tiny."""
+        """Open a pipe. Raises OSError without descriptors, or for a tiny pipe."""
         self.reader, self.writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         with contextlib.suppress(OSError):
             fcntl.fcntl(self.writer, fcntl.F_SETPIPE_SZ, size)

@@ -57,7 +57,7 @@ class PermissionMethods:
         return PermissionSubscribeResult(tuple(map(_request, self.permissions.subscribe(call.client, tell))))
 
     async def respond(self, call: MethodCall, params: PermissionResponseParams) -> PermissionResponseResult:
-        """One answer.
+        """Record an answer to a question.
 
         Raises CallerError when it does not count, SettingsError when `always` cannot be written."""
         prompts = self.permissions.prompts
@@ -86,7 +86,7 @@ class PermissionMethods:
         )
 
     async def request(self, call: MethodCall, params: PermissionRequestParams) -> PermissionRequestResult:
-        """Waits for the answer as long as people take."""
+        """Ask a question, and wait for the answer without a time limit."""
         cwd = None if params.cwd is None else existing_directory(params.cwd)
         if params.session_id is not None:
             session = self.sessions.get(params.session_id)

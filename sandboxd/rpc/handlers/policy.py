@@ -38,7 +38,7 @@ class PolicyMethods:
     sessions: Sessions
 
     async def explain(self, call: MethodCall, params: ExplainParams) -> ExplainResult:
-        """Raises CallerError when the target is no path, host, command or socket."""
+        """Return a decision. Raises CallerError for a malformed target."""
         questions = self.questions
         directory = None if params.cwd is None else existing_directory(params.cwd)
         names = questions.policy(params.session_id, directory).variables
@@ -81,7 +81,7 @@ class PolicyMethods:
         return EffectiveResult(policy.generation, _plain(policy))
 
     async def describe(self, call: MethodCall, params: DescribeParams) -> DescribeResult:
-        """The restrictions in words, as a model should be told them."""
+        """Return the restrictions in words, for the prompt of a model."""
         questions = self.questions
         directory = None if params.cwd is None else existing_directory(params.cwd)
         if params.session_id is not None and directory is None:
@@ -98,7 +98,7 @@ class PolicyMethods:
 
 
 def _plain(value: Any) -> Any:
-    """The policy as JSON: host patterns as written, origins as on the wire."""
+    """Return the policy as JSON: host patterns as written, origins as on the wire."""
     match value:
         case enum.Enum():
             return value.value

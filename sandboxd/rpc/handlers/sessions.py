@@ -30,7 +30,7 @@ class SessionMethods:
     policies: Policies
 
     async def open_session(self, call: MethodCall, params: SessionOpenParams) -> SessionOpenResult:
-        """A session of the caller's connection.
+        """Open a session of the caller's connection.
 
         Raises CallerError for its directory, SettingsError for its settings."""
         cwd = existing_directory(params.cwd)
@@ -61,7 +61,7 @@ class SessionMethods:
         return SessionCloseResult(running)
 
     async def list_sessions(self, call: MethodCall, params: SessionListParams) -> SessionListResult:
-        """Those that the caller may see."""
+        """Return the sessions that the caller may see."""
         return SessionListResult(tuple(record_of(session) for session in self.sessions.all() if call.owns(session.id)))
 
 

@@ -63,7 +63,7 @@ class SettingsMethods:
     subscriptions: SettingsSubscriptions
 
     async def get(self, call: MethodCall, params: SettingsGetParams) -> SettingsGetResult:
-        """Settings in force for the session or directory, else the daemon's own."""
+        """Return the settings of the session or directory, else the daemon's own."""
         project, now = self.policies.snapshot(params.session_id, self._directory(params.session_id, params.cwd))
         ignored = (
             IgnoredSetting(
@@ -101,7 +101,7 @@ class SettingsMethods:
         return await self._change([change], params, directory)
 
     def _directory(self, session_id: str | None, cwd: str | None) -> str | None:
-        """The directory whose project is meant.
+        """Return the directory of the project.
 
         Raises CallerError `session_unknown`, `cwd_relative`, `cwd_missing`."""
         directory = None if cwd is None else existing_directory(cwd)
@@ -122,7 +122,7 @@ class SettingsMethods:
         return _updated(changed)
 
     async def trust(self, call: MethodCall, params: SettingsTrustParams) -> SettingsTrustResult:
-        """Trust in the settings files of projects.
+        """Show, record or remove trust in the settings files of projects.
 
         Raises CallerError, SettingsError."""
         trusting = self.trusting
@@ -137,7 +137,7 @@ class SettingsMethods:
         return _trust_result(await asyncio.to_thread(trusting.show, params.path))
 
     async def locked(self, call: MethodCall, params: SettingsLockedParams) -> SettingsLockedResult:
-        """Keys that managed settings lock."""
+        """Return the keys that managed settings lock."""
         directory = self._directory(params.session_id, params.cwd)
         _, now = self.policies.snapshot(params.session_id, directory)
         return SettingsLockedResult(
@@ -176,7 +176,7 @@ class SettingsMethods:
 
 
 def _concerns(wanted: str | None, key: str) -> bool:
-    """Whether `key` is the wanted one or below it; `sandbox.` may be left out."""
+    """Return whether `key` is `wanted` or below it; `sandbox.` is optional."""
     return wanted is None or f"{key}.".startswith((f"{wanted}.", f"sandbox.{wanted}."))
 
 
@@ -192,7 +192,7 @@ def _value(settings: Settings, key: str, plain: Any) -> SettingValue:
 
 
 def _shown(key: str, value: Any) -> Any:
-    """A value as every client may see it."""
+    """Return a value without secrets, as every client may see it."""
     return without_password(value) if key == "sandbox.network.parentProxy" and isinstance(value, str) else value
 
 

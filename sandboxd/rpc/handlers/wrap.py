@@ -45,7 +45,7 @@ _kept_quoted = lru_cache(maxsize=1024)(shlex.quote)
 
 
 def _quoted(word: str) -> str:
-    """All but a few words of an argv are those of the command before.
+    """Quote a word; most words of an argv repeat from the last command.
 
     Those that are not (the ticket, the command) go in time; a long one is never kept."""
     return _kept_quoted(word) if len(word) <= _LONGEST_KEPT else shlex.quote(word)
@@ -66,7 +66,7 @@ class WrapMethods:
     notices: SettingsNotices
 
     async def wrap(self, call: MethodCall, params: WrapParams) -> WrapResult:
-        """Raises CallerError, SettingsError, PolicyError or HostError."""
+        """Wrap a command. Raises CallerError, SettingsError, PolicyError, HostError."""
         session = None if params.session_id is None else self.sessions.get(params.session_id)
         cwd = _directory(params, session)
         request = WrapRequest(
@@ -114,7 +114,7 @@ class WrapMethods:
         )
 
     async def outcome(self, call: MethodCall, params: WrapOutcomeParams) -> WrapOutcomeResult:
-        """Raises CallerError `wrap_unknown`."""
+        """Return the outcome of a wrap. Raises CallerError `wrap_unknown`."""
         call.check_wrap(params.wrap_id)
         result, violations = await self.sessions.outcome(params.wrap_id)
         learned = (
@@ -137,7 +137,7 @@ class WrapMethods:
 
 
 def _check_published_paths(request: WrapRequest, session: SandboxSession) -> None:
-    """Raises CallerError `not_permitted` for a socket outside the session's directory.
+    """Check published sockets. Raises CallerError `not_permitted`.
 
     Only for a restricted connection: a server inside could stand in for one that programs expect elsewhere."""
     for one in request.publish:

@@ -89,7 +89,7 @@ async def put(
 
 
 def asking(prompts: Prompts, session: SandboxSession, command: Command) -> Ask:
-    """The gate's way of asking people about a connection of this command."""
+    """Return the function by which the gate asks about a connection."""
 
     async def ask(host: Host, port: int, decision: Decision) -> Decision:
         question = host_question(

@@ -19,14 +19,14 @@ from sandboxd.policy.model import HostRule
 from sandboxd.runtime.wrap import Overrides
 
 Key = tuple[str, ...]
-"""What a question is about: two questions of a session with the same key are the same question."""
+"""The key of a question: two questions of a session with the same key are the same question."""
 
 
 class GrantScope(StrEnum):
     """The reach of an answer."""
 
     ONCE = "once"
-    """What waits for the answer now."""
+    """The connections that wait for the answer now."""
     COMMAND = "command"
     SESSION = "session"
     ALWAYS = "always"
@@ -35,7 +35,7 @@ class GrantScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One yes. `rule` is set for a host, `path` for a path.
+    """A grant: `rule` is set for a host, `path` for a path.
 
     `asker` is who it was given to (None: the whole session), `uses` how many launches it is good for (None: any
     number), `expires_at` seconds since the epoch, `by` who gave it."""
@@ -54,7 +54,7 @@ class Grant:
     command_id: str | None = None
     """The command it was given to, as its caller knows it."""
     key: Key | None = None
-    """What it is about, for a command line."""
+    """The command line that the grant is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +108,11 @@ class Grants:
         return grant
 
     def list(self) -> list[Grant]:
-        """Those that hold now, in the order they were given."""
+        """Return the grants in force, oldest first."""
         return [grant for grant in self._given.values() if self._holds(grant)]
 
     def host_rules(self, asker: str) -> tuple[HostRule, ...]:
-        """Host rules that grants add to the policy of this command."""
+        """Return the host rules that grants add to the policy of this command."""
         if not self._given:
             return ()
         return tuple(
@@ -122,11 +122,11 @@ class Grants:
         )
 
     def of_command(self, key: Key) -> Grant | None:
-        """The grant for a command line, where a person gave one for the session."""
+        """Return the session's grant for a command line, if any."""
         return next((grant for grant in self.list() if grant.key == key), None)
 
     def widen(self, overrides: Overrides, asker: str | None) -> Overrides:
-        """A launch's overrides with the paths that people granted.
+        """Add granted paths to a launch's overrides.
 
         Uses up what was granted for one launch."""
         mine = [g for g in self.list() if g.path is not None and (g.asker is None or g.asker == asker)]
@@ -143,7 +143,7 @@ class Grants:
         )
 
     def check(self, overrides: Overrides) -> Overrides:
-        """The same, unless a grant that widened them has ended by now.
+        """Return the overrides, unless a grant that widened them has ended.
 
         Raises CallerError `grant_unknown`."""
         for grant_id in overrides.grants:
@@ -179,7 +179,7 @@ class Grants:
         return GrantsRecord(given, tuple(self._denied.items()), self._last)
 
     def resume(self, record: GrantsRecord) -> None:
-        """Remember what an earlier daemon knew; what has ended meanwhile is left out."""
+        """Resume the answers of an earlier daemon that are still in force."""
         self._last = record.last
         self._denied.update(record.denied)
         loop = asyncio.get_running_loop()
@@ -196,7 +196,7 @@ class Grants:
         self._denied[key] = None if ttl_s is None else self._clock() + ttl_s
 
     def denied(self, key: Key) -> bool:
-        """Whether people said no to this before."""
+        """Return whether a user has denied this before."""
         if key not in self._denied:
             return False
         until = self._denied[key]

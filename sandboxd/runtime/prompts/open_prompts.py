@@ -93,9 +93,9 @@ class _Open:
     comes_back: bool = False
     """The asker asked before a restart, and has not asked again yet."""
     processes: set[tuple[int, int]] = field(default_factory=set)
-    """Those that asked by a request of their own, by process id and start time: they may not answer."""
+    """Processes that asked by a request, by process id and start time: they may not answer."""
     present: Counter[tuple[int, int]] = field(default_factory=Counter)
-    """Those of them whose request waits."""
+    """The askers whose request waits."""
 
 
 @dataclass(slots=True)
@@ -136,7 +136,7 @@ class Prompts:
 
     @property
     def is_answering(self) -> bool:
-        """Whether an answer is being written to settings."""
+        """Return whether an answer is being written to settings."""
         return any(one.answering for one in self._open.values())
 
     def hand_over(self) -> QuestionsRecord:
@@ -157,7 +157,7 @@ class Prompts:
         return record
 
     def resume(self, record: QuestionsRecord, grants: Callable[[str], Grants | None]) -> None:
-        """Go on where an earlier daemon was.
+        """Resume the state of an earlier daemon.
 
         `grants` are those of a session that was taken over. A request that waited asks again and joins the question;
         it is withdrawn unless that happens."""
@@ -195,7 +195,7 @@ class Prompts:
         return subscriber in self._subscribers
 
     def unsubscribe(self, subscriber: object) -> None:
-        """The subscriber is gone.
+        """Remove a subscriber.
 
         When it was the last one, every open question is denied."""
         if self._subscribers.pop(subscriber, None) is None or self._subscribers:
@@ -286,7 +286,7 @@ class Prompts:
     # answering
 
     def askers(self, request_id: str, *, present: bool = False) -> frozenset[tuple[int, int]]:
-        """Processes that asked an open question by a request of their own.
+        """Return the processes that asked an open question by a request.
 
         By process id and start time; with `present` those whose request waits now."""
         one = self._open.get(request_id)
@@ -414,7 +414,7 @@ _FIRST: Final = "the first answer counts; sandbox_permission_resolved told of it
 
 
 def _holds_for_others(outcome: ResolvedQuestion) -> bool:
-    """Whether an outcome is the answer for those who wait from another command, too."""
+    """Return whether an outcome also answers the waiters of other commands."""
     if outcome.outcome is Outcome.WITHDRAWN:
         return False
     return not outcome.allowed or outcome.scope in (GrantScope.SESSION, GrantScope.ALWAYS)

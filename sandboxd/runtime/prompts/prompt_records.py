@@ -84,7 +84,7 @@ class Question:
     wide: bool = False
     """A yes is a wide grant, so it is asked for twice."""
     rule: HostRule | None = field(default=None, repr=False)
-    """What a yes opens, for a host."""
+    """The pattern that a yes allows, for a host."""
 
     def suggestion(self, allow: bool, rule: str | None = None) -> Suggestion | None:
         """Return the narrowest suggestion, or the one of this `rule`."""
@@ -93,7 +93,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An open question, as subscribers hear of it."""
+    """An open question, as subscribers receive it."""
 
     request_id: str
     session_id: str
@@ -124,7 +124,7 @@ class ResolvedQuestion:
 
 @dataclass(frozen=True, slots=True)
 class UserAnswer:
-    """One person's answer."""
+    """The answer of one user."""
 
     allow: bool
     scope: GrantScope = GrantScope.ONCE
@@ -136,7 +136,7 @@ class UserAnswer:
 
 
 def check(question: Question, verdict: UserAnswer) -> None:
-    """Raises CallerError for an answer that does not fit the question.
+    """Check an answer against its question. Raises CallerError.
 
     `scope_invalid`; `confirmation_needed` for a wide rule that was not confirmed."""
     usable = verdict.scope in question.scopes

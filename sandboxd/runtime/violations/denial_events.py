@@ -46,7 +46,7 @@ def of_output(path: str, decision: Decision, home: str, generation: int) -> Deni
 
 
 def of_socket(attempt: ConnectAttempt, decision: Decision, home: str, generation: int) -> DenialEvent:
-    """A Unix socket that was not opened."""
+    """Return the event of a refused Unix socket."""
     return DenialEvent(
         kind=ViolationKind.UNIX_SOCKET,
         operation="connect",

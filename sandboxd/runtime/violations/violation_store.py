@@ -27,7 +27,7 @@ __all__ = ["Cleared", "DenialEvent", "Tell", "ViolationFeed", "ViolationStore"]
 KEPT = 100
 LONGEST_HINT = 2000
 COLLAPSE_S = 10.0
-"""What repeats within so long after the last time is the same record."""
+"""Seconds within which a repeated violation counts to the same record."""
 UPDATE_S = 0.2
 """Subscribers hear of a count that has grown after so long at the latest, and not more often."""
 KEPT_STORES = 32
@@ -56,18 +56,18 @@ class ViolationsRecord:
 
 
 class Timer(Protocol):
-    """As asyncio's."""
+    """A timer like asyncio's."""
 
     def cancel(self) -> None: ...
 
 
 _Key = tuple[str, ViolationKind, str, str, str]
-"""What is the same: command, kind, operation, target, outcome."""
+"""The identity of a violation: command, kind, operation, target, outcome."""
 
 
 @dataclass(slots=True)
 class _Record:
-    """`number` is that of the newest event about it."""
+    """A kept violation; `number` is that of its newest event."""
 
     violation: Violation
     key: _Key
@@ -137,7 +137,7 @@ class ViolationStore:
         return self._keep(self._violation(command_id, denial), key, now)
 
     def add_lost(self, count: int) -> None:
-        """So many more were refused, and the enforcer could not tell which."""
+        """Count refusals that the enforcer could not describe."""
         self.total += count
         self.lost += count
 
@@ -197,7 +197,7 @@ class ViolationStore:
             self._feed.tell(record.violation, record.number)
 
     def _oldest_of_the_loudest(self) -> _Record:
-        """The oldest record of the command with most records.
+        """Return the oldest record of the command with most records.
 
         It makes room, so that no command pushes out another's."""
         loudest = max(self._of_command, key=self._of_command.__getitem__)
@@ -228,7 +228,7 @@ class ViolationStore:
         return count
 
     def record(self) -> ViolationsRecord:
-        """All that is known, after every subscriber has heard of it."""
+        """Return the state, after all subscribers have received it."""
         self.tell_counts()
         kept = tuple(KeptRecord(one.violation, one.key, one.number) for one in self._records.values())
         return ViolationsRecord(kept, self.newest, self.forgotten, self.total, self.hidden, self.lost)
@@ -251,7 +251,7 @@ class ViolationStore:
         self._feed.session_ended(self, keep=keep)
 
     def list(self, command_id: str | None = None, after: int | None = None) -> list[Violation]:
-        """Kept violations, oldest first, filtered by command and by event number."""
+        """Return kept violations, oldest first, by command and event number."""
         return [
             record.violation
             for record in self._records.values()
@@ -283,7 +283,7 @@ class FeedRecord:
 
 
 class ViolationFeed:
-    """One per daemon.
+    """The sequence of all violations of one daemon.
 
     A cursor is text that names the daemon too: one of an earlier daemon is known as such. `observe` hears of every
     violation once, when it is recorded. `before` is what an earlier daemon has handed over."""
@@ -311,7 +311,7 @@ class ViolationFeed:
         return f"{self._epoch}-{number}"
 
     def position(self, cursor: str | None) -> int | None:
-        """The number of a subscriber's last event; None for a foreign cursor."""
+        """Return the number of a subscriber's last event; None for a foreign cursor."""
         epoch, _, number = (cursor or "").partition("-")
         if epoch != self._epoch or not (number.isascii() and number.isdecimal()) or len(number) > 18:
             return None
@@ -325,7 +325,7 @@ class ViolationFeed:
         return FeedRecord(self._epoch, self._last, self._forgotten)
 
     def subscribed(self, subscriber: object) -> tuple[str | None, ...]:
-        """The sessions that this one hears of; None stands for all."""
+        """Return the sessions of a subscriber; None stands for all."""
         return tuple(self._subscribers.get(subscriber, ()))
 
     @property
@@ -348,11 +348,11 @@ class ViolationFeed:
 
     @property
     def ended(self) -> list[ViolationStore]:
-        """Those of sessions that have ended and are kept."""
+        """Return the kept violations of ended sessions."""
         return list(self._ended)
 
     def forgotten(self, stores: list[ViolationStore], *, all_sessions: bool) -> int:
-        """The newest event of these sessions that can no longer be told."""
+        """Return the newest event of these sessions that is no longer kept."""
         return max([store.forgotten for store in stores] + ([self._forgotten] if all_sessions else [0]))
 
     def tell(self, event: Violation | Cleared, number: int | None = None) -> None:

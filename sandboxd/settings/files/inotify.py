@@ -56,7 +56,7 @@ class Inotify:
     """One inotify instance."""
 
     def __init__(self) -> None:
-        """Raises `HostError` (`inotify_unavailable`) when the system gives none."""
+        """Create an instance. Raises `HostError` (`inotify_unavailable`)."""
         if not hasattr(_libc, "inotify_init1"):
             raise HostError("inotify_unavailable", "this system has no inotify")
         self._fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)

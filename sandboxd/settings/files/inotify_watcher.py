@@ -25,7 +25,7 @@ class InotifyWatcher:
     """A watch of a replaceable set of paths; events set `changed`."""
 
     def __init__(self) -> None:
-        """Raises `HostError` (`watch_unavailable`) without an inotify instance."""
+        """Create an inotify instance. Raises `HostError` (`watch_unavailable`)."""
         try:
             self._inotify = inotify.Inotify()
         except HostError as error:

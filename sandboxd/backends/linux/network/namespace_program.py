@@ -151,7 +151,7 @@ class NamespaceProgram:
     sockets: int
     has_mounts: bool = False
     stays: bool = False
-    """Whether a rest follows."""
+    """True when a second part follows."""
 
     @classmethod
     def of(cls, steps: Sequence[Step]) -> NamespaceProgram:
