@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -103,6 +104,32 @@ listener.bind(sys.argv[1])
 listener.listen()
 print("listening", flush=True)
 sys.stdin.read()
+"""
+
+# Puts descriptors of every kind into the store of the service that it precedes, under names of all sorts.
+STORING = """
+import array, os, socket
+manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+address = os.environ["NOTIFY_SOCKET"]
+manager.connect(chr(0) + address[1:] if address.startswith("@") else address)
+def store(name, descriptor):
+    message = f"FDSTORE=1\\nFDPOLL=0\\nFDNAME={name}".encode()
+    manager.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))])
+def memory(content):
+    descriptor = os.memfd_create("foreign")
+    os.write(descriptor, content)
+    return descriptor
+listener = socket.create_server(("127.0.0.1", 0))
+names = ["stored", "foreign", "sandboxd", "sandboxd-kept", "sandboxd-99999999999", "a" * 200, "%n", "x y"]
+for name in names:
+    store(name, os.open("/dev/null", os.O_RDONLY))
+    store(name, os.open("/", os.O_RDONLY | os.O_DIRECTORY))
+    store(name, os.pipe()[1])
+    store(name, listener.fileno())
+    for content in (b"", b"{}", b"[" * 100000, b"\\xff" * 4096, b'{"format": 1e999}'):
+        store(name, memory(content))
+for number in range(1000):
+    store("foreign", os.eventfd(number))
 """
 
 if os.geteuid() == 0:
@@ -356,6 +383,83 @@ if os.geteuid() == 0:
         wait_until(lambda: installation.pid() not in (0, second), "it was started again")
         assert installation.done("run", "--", "echo", "after") == "after\n"
         assert f"{SERVICE}.d/watchdog.conf (of the user)" in installation.done("service", "status")
+
+    FLOODS = [
+        ("interim_answers", "requests"),
+        ("chunks_down", "wraps_over_new_connections"),
+        ("connection_churn", "invalid_lines"),
+    ]
+
+    @as_a_user
+    @pytest.mark.parametrize(("attack", "client"), FLOODS)
+    def test_a_flood_stops_no_watchdog_and_no_restart(installation: Installation, attack: str, client: str) -> None:
+        """Of a command through its proxy and of a client at the same time."""
+        manager, identity = installation.manager, installation.identity
+        workspace, python = identity.workspace, str(Path(installation.program).with_name("python"))
+        shutil.copytree(CHECKOUT / "bench" / "flooding", identity.home / "flood" / "flooding")
+        identity.write(installation.units / f"{SERVICE}.d" / "watchdog.conf", "[Service]\nWatchdogSec=4s\n")
+        installation.done("service", "install", "--now")
+
+        def flooding(*before: str, what: str) -> subprocess.Popen[bytes]:
+            code = f"import runpy, sys; sys.argv[1:] = ['{what}']; runpy.run_module('flooding', run_name='__main__')"
+            argv = [
+                "env",
+                f"--chdir={identity.home / 'flood'}",
+                f"SANDBOXD_SOCKET={installation.socket}",
+                *before,
+                "nice",
+            ]
+            there = {"PYTHONPATH": str(identity.home / "flood"), "PYTHONDONTWRITEBYTECODE": "1"}
+            return stack.enter_context(manager.running(*argv, python, "-c", code, **there))
+
+        line = "touch started; until test -e go; do sleep 0.05; done; exit 7"
+        with contextlib.ExitStack() as stack:
+            other = stack.enter_context(
+                manager.running(installation.program, "run", "--cwd", str(workspace), "-c", line, PYTHONPATH="")
+            )
+            wait_until((workspace / "started").exists, "the other command runs")
+            flooding(installation.program, "run", "--", what=attack)
+            flooding(what=client)
+            wait_until(lambda: json.loads(installation.done("status", "--json"))["commands"] == 2, "the flood runs")
+            for _ in range(2):
+                pid = installation.pid()
+                for _ in range(3):
+                    fed = manager.show(SERVICE, "WatchdogTimestampMonotonic")
+                    wait_until(lambda fed=fed: manager.show(SERVICE, "WatchdogTimestampMonotonic") != fed, "it is fed")
+                assert installation.done("run", "--", "echo", "beside") == "beside\n"
+                assert (installation.pid(), manager.show(SERVICE, "NRestarts")) == (pid, "0"), manager.journal()
+                manager.systemctl("restart", SERVICE)
+                assert installation.pid() not in (0, pid)
+                found = json.loads(installation.done("status", "--json"))
+                assert (found["restarted"]["lost"], found["commands"] >= 2) == ([], True), manager.journal()
+            identity.write(workspace / "go", "")
+            assert other.wait(60) == 7
+            manager.systemctl("stop", SOCKET, SERVICE)
+            assert manager.show(SERVICE, "Result") == "success", manager.journal()
+
+    @as_a_user
+    def test_foreign_descriptors_in_the_store_stop_no_start(installation: Installation) -> None:
+        """More than the 1,024 that systemd lets a service open unless the unit says otherwise."""
+        manager, identity = installation.manager, installation.identity
+        storing = identity.write(identity.home / "storing.py", STORING)
+        before = f"[Service]\nNotifyAccess=all\nExecStartPre={sys.executable} -I {storing}\n"
+        identity.write(installation.units / f"{SERVICE}.d" / "foreign.conf", before)
+        installation.done("service", "install", "--now")
+        with manager.running(installation.program, "run", "--", "sleep", "1000", PYTHONPATH="") as command:
+            wait_until(lambda: json.loads(installation.done("status", "--json"))["commands"] == 1, "a command runs")
+            for act in ("restart", "kill"):
+                pid = installation.pid()
+                if act == "restart":
+                    manager.systemctl("restart", SERVICE)
+                else:
+                    manager.run("kill", "-9", str(pid))
+                wait_until(lambda pid=pid: installation.pid() not in (0, pid), "it was started again")
+                assert installation.done("run", "--", "echo", "on") == "on\n"
+                found = json.loads(installation.done("status", "--json"))
+                assert (found["commands"], found["restarted"]["lost"], command.poll()) == (1, [], None), (
+                    manager.journal()
+                )
+        assert "Traceback" not in manager.journal()
 
     @as_a_user
     def test_what_does_not_agree_is_said(installation: Installation) -> None:
