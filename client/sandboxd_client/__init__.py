@@ -16,10 +16,7 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from sandboxd_client.aio import AsyncClient, AsyncSession
-    from sandboxd_client.aio_process import AsyncProcess
-    from sandboxd_client.answers import Notification
     from sandboxd_client.client import Client, Session
-    from sandboxd_client.completed import CommandFailed, Completed, Override
     from sandboxd_client.errors import (
         ApprovalRequired,
         CommandDenied,
@@ -35,19 +32,22 @@ if TYPE_CHECKING:
         SandboxSetupError,
         WrongVersion,
     )
-    from sandboxd_client.process import Process
+    from sandboxd_client.running.aio_process import AsyncProcess
+    from sandboxd_client.running.completed import CommandFailed, Completed, Override
+    from sandboxd_client.running.process import Process
+    from sandboxd_client.transport.answers import Notification
     from sandboxd_client.wire.messages.settings import ChangeRecord as Change
     from sandboxd_client.wire.messages.wrap import OverridesRecord as Overrides
 
 _MODULES = {
     "aio": "AsyncClient AsyncSession",
-    "aio_process": "AsyncProcess",
-    "answers": "Notification",
+    "running.aio_process": "AsyncProcess",
+    "transport.answers": "Notification",
     "client": "Client Session",
-    "completed": "CommandFailed Completed Override",
+    "running.completed": "CommandFailed Completed Override",
     "errors": "ApprovalRequired CommandDenied CommandRefused ConnectionLost DaemonNotRunning DaemonStartFailed "
     "DaemonTimeout InvalidCommand PermissionDenied RpcError SandboxSetupError SandboxdError WrongVersion",
-    "process": "Process",
+    "running.process": "Process",
     "wire.messages.settings": "Change",
     "wire.messages.wrap": "Overrides",
 }

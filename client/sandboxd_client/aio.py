@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
-from sandboxd_client.aio_connection import AsyncConnector
-from sandboxd_client.aio_process import (
+from sandboxd_client.aio_rpc import AsyncRpcMethods, opening
+from sandboxd_client.errors import ConnectionLost, RpcError, WrapOutdated
+from sandboxd_client.running.aio_process import (
     AsyncProcess,
     approved,
     ask_to_run_outside,
@@ -17,13 +18,9 @@ from sandboxd_client.aio_process import (
     complete,
     start,
 )
-from sandboxd_client.aio_rpc import AsyncRpcMethods, opening
-from sandboxd_client.answers import Notification
-from sandboxd_client.commands import Path, absolute
-from sandboxd_client.completed import Completed
-from sandboxd_client.connection import DEFAULT_TIMEOUT_S
-from sandboxd_client.errors import ConnectionLost, RpcError, WrapOutdated
-from sandboxd_client.launching import (
+from sandboxd_client.running.commands import Path, absolute
+from sandboxd_client.running.completed import Completed
+from sandboxd_client.running.launching import (
     WRAPS_TRIED,
     Command,
     Launch,
@@ -38,7 +35,10 @@ from sandboxd_client.launching import (
     wrap_arguments,
     wrapped_launch,
 )
-from sandboxd_client.override import wants_question
+from sandboxd_client.running.override import wants_question
+from sandboxd_client.transport.aio_connection import AsyncConnector
+from sandboxd_client.transport.answers import Notification
+from sandboxd_client.transport.connection import DEFAULT_TIMEOUT_S
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.hello import Role
 from sandboxd_client.wire.messages.methods import SESSION_OPEN, Method

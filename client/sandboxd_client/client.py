@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
-from sandboxd_client.answers import Notification
-from sandboxd_client.commands import Path, absolute
-from sandboxd_client.completed import Completed
-from sandboxd_client.connection import DEFAULT_TIMEOUT_S
 from sandboxd_client.errors import ConnectionLost, RpcError, WrapOutdated
-from sandboxd_client.launching import (
+from sandboxd_client.rpc import RpcMethods, opening
+from sandboxd_client.running.commands import Path, absolute
+from sandboxd_client.running.completed import Completed
+from sandboxd_client.running.launching import (
     WRAPS_TRIED,
     Command,
     Launch,
@@ -29,8 +28,8 @@ from sandboxd_client.launching import (
     wrap_arguments,
     wrapped_launch,
 )
-from sandboxd_client.override import wants_question
-from sandboxd_client.process import (
+from sandboxd_client.running.override import wants_question
+from sandboxd_client.running.process import (
     Process,
     approved,
     ask_to_run_outside,
@@ -38,8 +37,9 @@ from sandboxd_client.process import (
     complete,
     start,
 )
-from sandboxd_client.rpc import RpcMethods, opening
-from sandboxd_client.sharing import SharedConnector
+from sandboxd_client.transport.answers import Notification
+from sandboxd_client.transport.connection import DEFAULT_TIMEOUT_S
+from sandboxd_client.transport.sharing import SharedConnector
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.hello import Role
 from sandboxd_client.wire.messages.methods import SESSION_OPEN, Method

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from sandboxd_client import __version__
-from sandboxd_client.commands import Path, absolute, check_command, sendable, sendable_search_path
 from sandboxd_client.errors import InvalidCommand
+from sandboxd_client.running.commands import Path, absolute, check_command, sendable, sendable_search_path
 from sandboxd_client.wire.messages import methods
 from sandboxd_client.wire.messages.check import CheckParams, CheckResult
 from sandboxd_client.wire.messages.decisions import ShouldSandboxParams, ShouldSandboxResult

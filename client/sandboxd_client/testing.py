@@ -24,8 +24,8 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from sandboxd_client import __version__
-from sandboxd_client.activation import LOCK_NAME
 from sandboxd_client.errors import RpcError
+from sandboxd_client.transport.activation import LOCK_NAME
 from sandboxd_client.wire import codes
 from sandboxd_client.wire.framing import FrameError, JsonTextError, LineDecoder, encode_line
 from sandboxd_client.wire.jsontext import loads

@@ -28,7 +28,7 @@ from sandboxd_client.wire.location import LocationError, check_path, make_direct
 
 LOCK_NAME = "lock"
 START_LOG_NAME = "daemon.log"
-"""Of an automatic start (`sandboxd_client.starting`)."""
+"""Of an automatic start (`sandboxd_client.transport.starting`)."""
 BACKLOG = 1024
 """A connect(2) that does not wait fails when this many wait already (EAGAIN), which asyncio takes for success."""
 _FIRST_PASSED = 3  # SD_LISTEN_FDS_START

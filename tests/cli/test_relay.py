@@ -19,7 +19,7 @@ import pytest
 
 from cli.conftest import CommandLine
 from sandboxd_client import AsyncClient, Client
-from sandboxd_client.relay import Relay
+from sandboxd_client.running.relay import Relay
 from sandboxd_client.testing import FakeDaemon
 from support.waiting import wait_until
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd_client import activation, programs
+from sandboxd_client import programs
+from sandboxd_client.transport import activation
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sandboxd.plan.environment import CALLER_NAMES
-from sandboxd_client.commands import VARIABLES_READ, sendable
+from sandboxd_client.running.commands import VARIABLES_READ, sendable
 
 
 def test_both_sides_name_the_same_variables() -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from sandboxd_client import AsyncClient, Client, ConnectionLost, DaemonNotRunning, DaemonTimeout, PermissionDenied
-from sandboxd_client.connection import open_connection
 from sandboxd_client.testing import FakeDaemon
+from sandboxd_client.transport.connection import open_connection
 from sandboxd_client.wire.framing import encode_line
 from support.waiting import wait_until, wait_until_async
 

@@ -6,7 +6,9 @@ import inspect
 import subprocess
 import sys
 
-from sandboxd_client import aio, aio_connection, aio_process, client, process, sharing
+from sandboxd_client import aio, client
+from sandboxd_client.running import aio_process, process
+from sandboxd_client.transport import aio_connection, sharing
 from support.users import CHECKOUT
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import sandboxd_client
 from sandboxd_client import Client
-from sandboxd_client.launching import RunOptions
+from sandboxd_client.running.launching import RunOptions
 from sandboxd_client.testing import FakeDaemon
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -22,11 +22,11 @@ from sandboxd_client import (
     DaemonTimeout,
     PermissionDenied,
     programs,
-    starting,
 )
-from sandboxd_client.connection import open_connection
-from sandboxd_client.starting import stop_daemon
 from sandboxd_client.testing import FakeDaemon
+from sandboxd_client.transport import starting
+from sandboxd_client.transport.connection import open_connection
+from sandboxd_client.transport.starting import stop_daemon
 from support import processes
 from support.daemons import accepts
 from support.waiting import wait_until

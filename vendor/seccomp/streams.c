@@ -136,7 +136,7 @@ static const char *judge(int fd, const char *link) {
     return kind == S_IFIFO ? NULL : kind == S_IFBLK ? "a block device" : "an object of the kernel";
 }
 
-/* As sandboxd_client/relay.py has it: with a peer, or a stream between networks that may have lost it. */
+/* As sandboxd_client/running/relay.py has it: with a peer, or a stream between networks that may have lost it. */
 static int can_be_relayed(int fd) {
     int family = option(fd, SO_DOMAIN), type = option(fd, SO_TYPE);
     uint8_t peer[128];

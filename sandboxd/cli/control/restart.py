@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from sandboxd.cli.arguments import parse
 from sandboxd.cli.daemon_client import no_words, show_help
 from sandboxd_client import Client, DaemonNotRunning, RpcError
-from sandboxd_client.connection import usable_path
-from sandboxd_client.starting import stop_daemon
+from sandboxd_client.transport.connection import usable_path
+from sandboxd_client.transport.starting import stop_daemon
 from sandboxd_client.wire.messages.status import StatusResult
 
 IN_PLACE_IMPOSSIBLE = frozenset({"restart_unsupported", "method_not_found"})

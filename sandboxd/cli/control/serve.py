@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from sandboxd.cli.arguments import Option, UsageError, parse, visible
 from sandboxd.cli.daemon_client import no_words, show_help
 from sandboxd_client import programs
-from sandboxd_client.commands import absolute
-from sandboxd_client.connection import usable_path
 from sandboxd_client.errors import SandboxdError
+from sandboxd_client.running.commands import absolute
+from sandboxd_client.transport.connection import usable_path
 
 SYNTAX = "serve [OPTION…]"
 OPTIONS = (

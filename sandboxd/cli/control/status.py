@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from sandboxd.cli.arguments import JSON, parse
 from sandboxd.cli.daemon_client import no_words, print_json, print_rows, show_help
 from sandboxd_client import Client, DaemonNotRunning
-from sandboxd_client.activation import only_a_connection_is_missing
+from sandboxd_client.transport.activation import only_a_connection_is_missing
 from sandboxd_client.wire.messages.status import StatusResult
 from sandboxd_client.wire.params import encode
 

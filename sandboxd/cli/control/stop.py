@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from sandboxd.cli.arguments import parse
 from sandboxd.cli.daemon_client import no_words, show_help
 from sandboxd_client import DaemonNotRunning
-from sandboxd_client.activation import is_listening, only_a_connection_is_missing
-from sandboxd_client.connection import usable_path
-from sandboxd_client.starting import stop_daemon
+from sandboxd_client.transport.activation import is_listening, only_a_connection_is_missing
+from sandboxd_client.transport.connection import usable_path
+from sandboxd_client.transport.starting import stop_daemon
 
 
 def main(arguments: Sequence[str]) -> int:

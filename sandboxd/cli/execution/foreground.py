@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import os
 
-from sandboxd_client import processes
+from sandboxd_client.running import processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Iterable, Mapping
 
-    from sandboxd_client.relay import Relay
+    from sandboxd_client.running.relay import Relay
 else:
     import _signal  # what `signal` wraps in enums, 4 ms cheaper to import
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from sandboxd.cli import output
 from sandboxd.cli.arguments import visible
-from sandboxd_client.commands import absolute
 from sandboxd_client.errors import SandboxdError
+from sandboxd_client.running.commands import absolute
 
 _LARGEST = 4 << 20
 _RECORDS = ".local/state/sandboxd/trust"

@@ -10,9 +10,9 @@ import sys
 from sandboxd.cli import output
 from sandboxd.cli.arguments import NO_AUTOSTART, Option, Parsed, UsageError, help_text, parse, visible
 from sandboxd.cli.execution.foreground import DEFAULT_GRACE_S, run_in_foreground, signal_mask
-from sandboxd_client.commands import absolute, check_command, sendable
-from sandboxd_client.connection import Connection, open_connection, usable_path
 from sandboxd_client.errors import DaemonNotRunning, InvalidCommand, SandboxdError
+from sandboxd_client.running.commands import absolute, check_command, sendable
+from sandboxd_client.transport.connection import Connection, open_connection, usable_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sandboxd.cli.execution.learn import LearnedFile
-    from sandboxd_client.relay import Relay
+    from sandboxd_client.running.relay import Relay
 
 SUMMARY = "Run one command in the sandbox. Streams, terminal and exit status are the command's."
 SYNTAX = "run [OPTION…] (-- CMD ARG… | -c TEXT)"
@@ -112,7 +112,7 @@ def _run(
 
 
 def _relay_after(failed: Relay | None) -> Relay:
-    from sandboxd_client.relay import Relay
+    from sandboxd_client.running.relay import Relay
 
     return Relay((0, 1, 2), after=failed)
 
@@ -230,7 +230,7 @@ def _connect(*, autostart: bool) -> Connection:
     except DaemonNotRunning:
         if not autostart:
             raise
-    from sandboxd_client.starting import connect_or_start
+    from sandboxd_client.transport.starting import connect_or_start
 
     return connect_or_start(path)
 

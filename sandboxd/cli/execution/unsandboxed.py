@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from sandboxd.cli import output
 from sandboxd.cli.arguments import visible
-from sandboxd_client.connection import Connection
+from sandboxd_client.transport.connection import Connection
 
 _SHELLS = ("/bin/bash", "/bin/sh")
 _SHOWN = 2000

@@ -16,7 +16,7 @@ from sandboxd.cli.service.launchd_agent import (
     status_command,
     uninstall_commands,
 )
-from sandboxd_client.connection import usable_path
+from sandboxd_client.transport.connection import usable_path
 from sandboxd_client.wire.location import make_directory
 
 

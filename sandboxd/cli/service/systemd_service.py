@@ -25,9 +25,9 @@ from sandboxd.cli.service.systemd_units import (
     written_version,
 )
 from sandboxd_client import programs
-from sandboxd_client.activation import daemon_pid, is_listening
-from sandboxd_client.connection import usable_path
 from sandboxd_client.errors import SandboxdError
+from sandboxd_client.transport.activation import daemon_pid, is_listening
+from sandboxd_client.transport.connection import usable_path
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _SOCKET_WANTED = ("sockets.target.wants", SOCKET)

@@ -26,9 +26,9 @@ from sandboxd.cli.service.systemd_units import (
     written_version,
 )
 from sandboxd_client import Client
-from sandboxd_client.activation import daemon_pid
-from sandboxd_client.connection import usable_path
 from sandboxd_client.errors import SandboxdError
+from sandboxd_client.transport.activation import daemon_pid
+from sandboxd_client.transport.connection import usable_path
 
 DISAGREE = 1
 

@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
-from sandboxd_client.answers import Notification, notification_record, result_record
-from sandboxd_client.completed import Completed
-from sandboxd_client.connection import Connection, Message, request, result_of, usable_path
 from sandboxd_client.errors import ConnectionLost, DaemonTimeout, SandboxdError, error_of_reply
-from sandboxd_client.starting import connect_in_role
+from sandboxd_client.running.completed import Completed
+from sandboxd_client.transport.answers import Notification, notification_record, result_record
+from sandboxd_client.transport.connection import Connection, Message, request, result_of, usable_path
+from sandboxd_client.transport.starting import connect_in_role
 from sandboxd_client.wire.messages.hello import Role
 from sandboxd_client.wire.messages.methods import Method
 from sandboxd_client.wire.params import encode_params

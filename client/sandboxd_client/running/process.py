@@ -8,10 +8,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import IO, Any
 
-from sandboxd_client import processes
-from sandboxd_client.completed import Completed
 from sandboxd_client.errors import SandboxdError
-from sandboxd_client.launching import (
+from sandboxd_client.rpc import RpcMethods
+from sandboxd_client.running import processes
+from sandboxd_client.running.completed import Completed
+from sandboxd_client.running.launching import (
     DEFAULT_GRACE_S,
     SUSPICIOUS,
     Command,
@@ -23,9 +24,8 @@ from sandboxd_client.launching import (
     spawn_arguments,
     spawn_error,
 )
-from sandboxd_client.override import launch_outside, question, with_answer
-from sandboxd_client.relay import Relay
-from sandboxd_client.rpc import RpcMethods
+from sandboxd_client.running.override import launch_outside, question, with_answer
+from sandboxd_client.running.relay import Relay
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.violations import ViolationRecord
 from sandboxd_client.wire.messages.wrap import WrapOutcomeResult, WrapResult
@@ -253,7 +253,7 @@ def start(
     text: Any = {name: options.get(name) for name in ("text", "universal_newlines", "encoding", "errors")}
     relay = None
     if options.get("relay_stdio"):
-        from sandboxd_client.relay import relay_streams
+        from sandboxd_client.running.relay import relay_streams
 
         relay = relay_streams(arguments, None if after is None else after._relay)
     try:

@@ -18,8 +18,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from sandboxd_client import programs
-from sandboxd_client.activation import start_socket_unit
-from sandboxd_client.connection import Connection, open_connection
 from sandboxd_client.errors import (
     ConnectionLost,
     DaemonNotRunning,
@@ -27,6 +25,8 @@ from sandboxd_client.errors import (
     DaemonTimeout,
     PermissionDenied,
 )
+from sandboxd_client.transport.activation import start_socket_unit
+from sandboxd_client.transport.connection import Connection, open_connection
 from sandboxd_client.wire import location
 
 TYPE_CHECKING = False

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any, Literal, TypedDict
 
-from sandboxd_client.commands import Path, sendable_search_path
 from sandboxd_client.errors import (
     ApprovalRequired,
     CommandDenied,
@@ -22,6 +21,7 @@ from sandboxd_client.errors import (
     SettingsChanged,
     WrapOutdated,
 )
+from sandboxd_client.running.commands import Path, sendable_search_path
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.wrap import OverridesRecord, WrapOutcomeResult, WrapResult
 

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-from sandboxd_client import processes
 from sandboxd_client.aio_rpc import AsyncRpcMethods
-from sandboxd_client.completed import Completed
 from sandboxd_client.errors import SandboxdError
-from sandboxd_client.launching import (
+from sandboxd_client.running import processes
+from sandboxd_client.running.completed import Completed
+from sandboxd_client.running.launching import (
     DEFAULT_GRACE_S,
     SUSPICIOUS,
     Command,
@@ -28,8 +28,8 @@ from sandboxd_client.launching import (
     spawn_arguments,
     spawn_error,
 )
-from sandboxd_client.override import launch_outside, question, with_answer
-from sandboxd_client.relay import Relay
+from sandboxd_client.running.override import launch_outside, question, with_answer
+from sandboxd_client.running.relay import Relay
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.violations import ViolationRecord
 from sandboxd_client.wire.messages.wrap import WrapOutcomeResult, WrapResult
@@ -224,7 +224,7 @@ async def start(
     arguments = spawn_arguments(options)
     relay = None
     if options.get("relay_stdio"):
-        from sandboxd_client.relay import relay_streams
+        from sandboxd_client.running.relay import relay_streams
 
         relay = relay_streams(arguments, None if after is None else after._relay)
     try:

@@ -8,10 +8,10 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from sandboxd_client.commands import absolute
-from sandboxd_client.completed import Completed, Override
 from sandboxd_client.errors import SandboxdError
-from sandboxd_client.launching import Command, Launch, approved_launch, command_line
+from sandboxd_client.running.commands import absolute
+from sandboxd_client.running.completed import Completed, Override
+from sandboxd_client.running.launching import Command, Launch, approved_launch, command_line
 from sandboxd_client.wire.messages.prompts import PermissionRequestResult
 
 

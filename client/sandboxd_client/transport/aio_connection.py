@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, TypeVar
 
-from sandboxd_client.answers import Notification, notification_record, result_record
-from sandboxd_client.completed import Completed
-from sandboxd_client.connection import Message, refusal, request, result_of, usable_path
 from sandboxd_client.errors import ConnectionLost, DaemonTimeout, SandboxdError, error_of_reply
-from sandboxd_client.sharing import NOTIFICATIONS_KEPT
-from sandboxd_client.starting import connect_in_role
+from sandboxd_client.running.completed import Completed
+from sandboxd_client.transport.answers import Notification, notification_record, result_record
+from sandboxd_client.transport.connection import Message, refusal, request, result_of, usable_path
+from sandboxd_client.transport.sharing import NOTIFICATIONS_KEPT
+from sandboxd_client.transport.starting import connect_in_role
 from sandboxd_client.wire.framing import FrameError, JsonTextError, LineDecoder
 from sandboxd_client.wire.jsontext import loads
 from sandboxd_client.wire.messages.hello import Role

@@ -1,0 +1,1 @@
+"""Commands: what is wrapped, spawned and returned."""

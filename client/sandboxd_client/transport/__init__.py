@@ -1,0 +1,1 @@
+"""Connections to the daemon, and its start."""
