@@ -19,9 +19,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO, get_args, get_origin, get_type_hints
 
 from sandboxd_client import __version__
 from sandboxd_client.errors import RpcError
@@ -230,7 +230,9 @@ class FakeDaemon:
         if method not in METHODS:
             raise RpcError("method_not_found", f"there is no method {method}")
         decode(METHODS[method].params, params)
-        answer = self._answers[method] if method in self._answers else getattr(self, _name(method))
+        answer = self._answers[method] if method in self._answers else getattr(self, _name(method), None)
+        if answer is None:
+            return _blank(METHODS[method].result)
         if callable(answer):
             answer = answer(params)
         if isinstance(answer, BaseException):
@@ -265,9 +267,6 @@ class FakeDaemon:
     def _check(self, params: Mapping[str, Any]) -> Answer:
         return {"ok": True, "steps": [{"name": "fake", "ok": True, "detail": "nothing is enforced"}], "layers": []}
 
-    def _metrics(self, params: Mapping[str, Any]) -> Answer:
-        return {"text": ""}
-
     def _restart(self, params: Mapping[str, Any]) -> Answer:
         return {"pid": os.getpid(), "version": __version__}
 
@@ -277,12 +276,6 @@ class FakeDaemon:
 
     def _session_open(self, params: Mapping[str, Any]) -> Answer:
         return {"session_id": f"session-{self._next()}", "policy_generation": 1}
-
-    def _session_close(self, params: Mapping[str, Any]) -> Answer:
-        return {}
-
-    def _session_list(self, params: Mapping[str, Any]) -> Answer:
-        return {"sessions": []}
 
     def _should_sandbox(self, params: Mapping[str, Any]) -> Answer:
         reason = {"type": "sandboxed", "text": "commands run in the sandbox"}
@@ -304,40 +297,20 @@ class FakeDaemon:
     def _wrap_outcome(self, params: Mapping[str, Any]) -> Answer:
         return {"started": True, "exited": True, "status": 0, "reason": None, "violations": []}
 
-    def _permission_subscribe(self, params: Mapping[str, Any]) -> Answer:
-        return {"open": []}
-
     def _sandbox_permission_response(self, params: Mapping[str, Any]) -> Answer:
         return {"behavior": params["behavior"], "scope": params.get("scope", "once"), "warnings": []}
 
     def _permission_request(self, params: Mapping[str, Any]) -> Answer:
         return {"behavior": "deny", "scope": None, "by": None, "text": "no user was asked: this is a fake daemon"}
 
-    def _permission_list(self, params: Mapping[str, Any]) -> Answer:
-        return {"grants": [], "open": [], "subscribers": 0}
-
     def _permission_revoke(self, params: Mapping[str, Any]) -> Answer:
         return {"subject": "ok.test:443"}
-
-    def _violation_list(self, params: Mapping[str, Any]) -> Answer:
-        return {"violations": [], "total": 0, "hidden": 0, "cursor": "fake-0"}
-
-    _violation_subscribe = _violation_list
-
-    def _violation_clear(self, params: Mapping[str, Any]) -> Answer:
-        return {"cleared": 0}
 
     def _violation_annotate(self, params: Mapping[str, Any]) -> Answer:
         return {"stderr": params["stderr"], "violations": 0}
 
     def _violation_strip(self, params: Mapping[str, Any]) -> Answer:
         return {"text": params["text"]}
-
-    def _settings_get(self, params: Mapping[str, Any]) -> Answer:
-        return {"generation": 1, "values": []}
-
-    def _settings_reload(self, params: Mapping[str, Any]) -> Answer:
-        return {"generation": 1, "changed": False}
 
     def _settings_update(self, params: Mapping[str, Any]) -> Answer:
         return {"generation": 2, "file": "/home/user/.claude/settings.local.json", "written": True}
@@ -347,24 +320,12 @@ class FakeDaemon:
     def _settings_trust(self, params: Mapping[str, Any]) -> Answer:
         return {"permitted": True, "directory": params.get("path"), "done": params["action"] in ("trust", "remove")}
 
-    def _settings_locked(self, params: Mapping[str, Any]) -> Answer:
-        return {"locked": []}
-
-    def _settings_subscribe(self, params: Mapping[str, Any]) -> Answer:
-        return {"generation": 1, "values": []}
-
     def _settings_lint(self, params: Mapping[str, Any]) -> Answer:
         return {"ok": True, "files": params.get("files") or []}
-
-    def _settings_schema(self, params: Mapping[str, Any]) -> Answer:
-        return {"schema": {}}
 
     def _policy_explain(self, params: Mapping[str, Any]) -> Answer:
         reason = {"type": "readDefault", "text": "nothing forbids it"}
         return {"kind": params["kind"], "subject": params["target"], "behavior": "allow", "reason": reason}
-
-    def _policy_effective(self, params: Mapping[str, Any]) -> Answer:
-        return {"generation": 1, "policy": {}}
 
     def _policy_describe(self, params: Mapping[str, Any]) -> Answer:
         return {"generation": 1, "text": "Nothing is enforced.", "facts": {}}
@@ -377,6 +338,25 @@ class FakeDaemon:
 
 def _name(method: str) -> str:
     return "_" + method.replace(".", "_")
+
+
+def _blank(kind: Any) -> Any:
+    """Return the emptiest value of a type of the wire, as JSON."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return {one.name: _blank(hints[one.name]) for one in fields(kind) if _is_required(one)}
+    if origin is Literal:
+        return arguments[0]
+    if type(None) in arguments:
+        return None
+    if kind is Any or (origin is not None and issubclass(origin, Mapping)):
+        return {}
+    return [] if origin is tuple else kind()
+
+
+def _is_required(one: Field[Any]) -> bool:
+    return one.default is MISSING and one.default_factory is MISSING
 
 
 def _bare_argv(params: Mapping[str, Any]) -> list[str]:

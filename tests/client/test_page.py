@@ -14,6 +14,7 @@ import sandboxd_client
 from sandboxd_client import Client
 from sandboxd_client.running.launching import RunOptions
 from sandboxd_client.testing import FakeDaemon
+from sandboxd_client.wire.messages.methods import METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "client.md").read_text()
@@ -37,4 +38,5 @@ def test_every_error_and_keyword_and_method_is_there() -> None:
             assert f"`{name}`" in PAGE or name in ("SandboxdError", "CommandRefused"), name
     words = set(re.findall(r"\w+", PAGE))
     assert set(RunOptions.__annotations__) <= words
-    assert {name for name in vars(Client) if not name.startswith("_")} - {"call", "connect", "close"} <= words
+    by_rule = {name.replace(".", "_") for name in METHODS}
+    assert {name for name in dir(Client) if not name.startswith("_")} - by_rule - {"call", "connect", "close"} <= words
