@@ -55,7 +55,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "sandboxd.daemon": (
         "sandboxd.__version__", _HANDOVER, _PROGRAMS, _PATHS, "sandboxd.errors", "sandboxd.settings", "sandboxd.policy",
-        "sandboxd.host", "sandboxd.backends.base", "sandboxd.proxy.own_addresses", "sandboxd.runtime",
+        "sandboxd.host", "sandboxd.backends.base", "sandboxd.proxy.host_addresses", "sandboxd.runtime",
     ),
     "sandboxd.rpc": (
         "sandboxd.__version__", _HANDOVER, "sandboxd.daemon", "sandboxd_client.wire",

@@ -16,8 +16,8 @@ from sandboxd.policy.model import Policy
 from sandboxd.proxy.dial import Dialer, PinnedResolver
 from sandboxd.proxy.fair_share import Turns
 from sandboxd.proxy.gate import Gate
+from sandboxd.proxy.host_addresses import HostAddresses
 from sandboxd.proxy.limits import Room
-from sandboxd.proxy.own_addresses import OwnAddresses
 from sandboxd.proxy.server import ProxyServer
 from sandboxd.proxy.streams.connection import OutboundConnection
 from sandboxd.proxy.upstream.parent_dialer import ParentDialer
@@ -88,7 +88,7 @@ def make_proxies_of(
     turns: Turns,
 ) -> Callable[[Callable[[], Policy], Command, SandboxSession], ProxyServer]:
     """Return a maker of a command's proxies; their listeners identify the command."""
-    own_addresses = OwnAddresses()
+    host_addresses = HostAddresses()
     room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0], turns)
 
     def hurry(event: Event) -> None:
@@ -105,7 +105,7 @@ def make_proxies_of(
             asking(prompts, session, command) if session.spec.asks else None,
             resolver.share(),
             resolver.pins,
-            own_addresses=own_addresses,
+            host_addresses=host_addresses,
             grants=lambda: session.grants.host_rules(command.wrap_id),
             proxies=proxies,
             can_ask=lambda: prompts.subscribers > 0,

@@ -31,13 +31,13 @@ def source_trees() -> tuple[str, ...]:
     """Return searched directories with other files (editable installations).
 
     Only modules imported from there are protected, and the name that Python imports at each start."""
-    own = [*_prefixes(), *sysconfig.get_paths().values()]
+    installed = [*_prefixes(), *sysconfig.get_paths().values()]
     return tuple(
         entry
         for entry in sys.path
         if os.path.isdir(entry)
         and os.path.basename(entry) not in _LIBRARIES
-        and not any(is_in(entry, directory) for directory in own)
+        and not any(is_in(entry, directory) for directory in installed)
     )
 
 
@@ -52,8 +52,8 @@ def _is_linked(path: str) -> bool:
         state = os.stat(path)
     except OSError:
         return False
-    is_own = state.st_uid == os.geteuid() and not any(is_in(os.path.realpath(path), tree) for tree in SYSTEM_TREES)
-    return is_own and state.st_nlink > 1
+    is_owned = state.st_uid == os.geteuid() and not any(is_in(os.path.realpath(path), tree) for tree in SYSTEM_TREES)
+    return is_owned and state.st_nlink > 1
 
 
 def _prefixes() -> list[str]:

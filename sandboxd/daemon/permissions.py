@@ -23,7 +23,7 @@ from sandboxd.policy.display import LONGEST, neutralise
 from sandboxd.policy.hosts.host_decisions import decide_host
 from sandboxd.policy.hosts.host_patterns import parse_host
 from sandboxd.policy.wide_grants import wide_path
-from sandboxd.proxy.own_addresses import OwnAddresses
+from sandboxd.proxy.host_addresses import HostAddresses
 from sandboxd.runtime.prompts.connection_prompts import host_question, put
 from sandboxd.runtime.prompts.grants import Grant, GrantScope
 from sandboxd.runtime.prompts.open_prompts import REQUEST_PREFIX, Prompts, Tell, WriteRule
@@ -116,7 +116,7 @@ class PermissionQueries:
         self._home = home
         self._questions = questions
         self._sessions = sessions
-        self._own_addresses = OwnAddresses()
+        self._host_addresses = HostAddresses()
 
     def subscribe(self, subscriber: object, tell: Tell) -> tuple[Asked, ...]:
         return self.prompts.subscribe(subscriber, tell)
@@ -184,7 +184,7 @@ class PermissionQueries:
         running = next((c for c in session.commands() if query.command_id and c.command_id == query.command_id), None)
         asker = _no_command() if running is None else running.wrap_id
         decision = decide_host(
-            session.policy.network, host, query.port, session.grants.host_rules(asker), self._own_addresses()
+            session.policy.network, host, query.port, session.grants.host_rules(asker), self._host_addresses()
         )
         command = query.command if running is None else running.text
         question = host_question(

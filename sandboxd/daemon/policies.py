@@ -119,10 +119,10 @@ class SettingsPlaces:
 
     def judged(self, locations: SettingsLocations) -> SettingsLocations:
         """Mark files that commands may have written as a project's, outside ~/.claude."""
-        own = os.path.join(self.home, ".claude")
+        of_user = os.path.join(self.home, ".claude")
 
         def judge(location: Location) -> Location:
-            named = location.source is not Source.MANAGED and os.path.dirname(location.path) != own
+            named = location.source is not Source.MANAGED and os.path.dirname(location.path) != of_user
             if location.in_project or not named or not self._doubts(location.path):
                 return location
             return replace(location, in_project=True)

@@ -18,7 +18,7 @@ from sandboxd.policy.commands.wide_programs import runs_others
 from sandboxd.policy.decision import Decision, PermissionMode, Reason
 from sandboxd.policy.explain.explanation import explain_command, explain_host
 from sandboxd.policy.model import Policy
-from sandboxd.proxy.own_addresses import OwnAddresses
+from sandboxd.proxy.host_addresses import HostAddresses
 from sandboxd.runtime.session import SandboxSession
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapRequest
@@ -69,7 +69,7 @@ class PolicyQueries:
         self._explain_socket = explain_socket
         self._platform = platform
         self._log = log
-        self._own_addresses = OwnAddresses()
+        self._host_addresses = HostAddresses()
 
     def policy(self, session_id: str | None, directory: str | None, overrides: Overrides = NO_OVERRIDES) -> Policy:
         """Return a session's, project's or the daemon's policy. Raises DaemonError."""
@@ -206,7 +206,7 @@ class PolicyQueries:
     def explain_host(self, target: str, session_id: str | None, directory: str | None) -> Explained:
         """Explain the decision on a host with an optional port."""
         policy = self.policy(session_id, directory)
-        return Explained(target, explain_host(policy, target, own=self._own_addresses()))
+        return Explained(target, explain_host(policy, target, host_addresses=self._host_addresses()))
 
     async def explain_path(
         self,

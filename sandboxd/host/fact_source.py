@@ -287,7 +287,7 @@ class HostFacts:
             if record.git:
                 git = resolve(os.path.join(directory, ".git"), names)
                 inside = resolve(os.path.join(git.real, "modules"), names)
-                if inside.problem and inside.obstacle is PathObstacle.OWN:
+                if inside.problem and inside.obstacle is PathObstacle.OWNED:
                     unreadable[inside.existing] = None
                 elif git.kind is PathKind.DIRECTORY:
                     git_dirs += git_directories(git.real, needs.git_names, names, user_configuration, directory)

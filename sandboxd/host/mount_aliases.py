@@ -27,7 +27,7 @@ def aliases_by_mounts() -> MountAliases:
     for line in filter(None, Path("/proc/self/mountinfo").read_bytes().split(b"\n")):
         device, root, point = (mount_field(line, number) for number in (2, 3, 4))
         mounted.add(point)
-        if root.startswith("/") and not any(is_below(point, own) for own in _PRIVATE):
+        if root.startswith("/") and not any(is_below(point, private) for private in _PRIVATE):
             places.setdefault(device, {}).setdefault(root, []).append(point)
     pairs = {
         (min(pair), max(pair)): None

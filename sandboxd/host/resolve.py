@@ -75,7 +75,7 @@ def resolve(path: str, names: NameRecorder) -> ResolvedPath:
         except OSError as error:
             rest = os.path.normpath("/".join([entry, *reversed(todo)]))
             if error.errno == errno.EACCES:
-                closed = _obstacle(at, names) or PathObstacle.OWN  # opened at this moment, with its content unseen
+                closed = _obstacle(at, names) or PathObstacle.OWNED  # opened at this moment, with its content unseen
                 return ResolvedPath(rest, None, at, tuple(links), _problem(error), obstacle=closed)
             if error.errno != errno.ENOENT:
                 return ResolvedPath(rest, None, at, tuple(links), _problem(error))
@@ -109,8 +109,8 @@ def _obstacle(directory: str, names: NameRecorder) -> PathObstacle | None:
         state, system = os.stat(directory), os.statvfs(directory)
     except OSError:
         return None
-    own = state.st_uid == os.geteuid() and not system.f_flag & os.ST_RDONLY
-    return PathObstacle.OWN if own else PathObstacle.FOREIGN
+    owned = state.st_uid == os.geteuid() and not system.f_flag & os.ST_RDONLY
+    return PathObstacle.OWNED if owned else PathObstacle.FOREIGN
 
 
 def _problem(error: OSError) -> str:

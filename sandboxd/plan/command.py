@@ -69,9 +69,7 @@ def _checked(words: tuple[str, ...]) -> tuple[str, ...]:
     total = 0
     for word in words:
         if "\0" in word:
-            raise CallerError(
-                "command_nul", "the command contains a NUL character", hint="remove the NUL character"
-            )
+            raise CallerError("command_nul", "the command contains a NUL character", hint="remove the NUL character")
         size = _size(word)
         total += size + 1
         if size > MAX_WORD:

@@ -28,7 +28,7 @@ class PathObstacle(StrEnum):
 
     FOREIGN = "foreign"
     """It belongs to another user or a read-only file system; no command can change that."""
-    OWN = "own"
+    OWNED = "owned"
     """It belongs to the user, who could give themselves the right."""
     ENTRY = "entry"
     """A component is not a directory, and would have to be replaced by one."""
@@ -62,7 +62,7 @@ class ResolvedPath:
     @property
     def is_closed(self) -> bool:
         """Return whether the user has removed their own right to search `existing`."""
-        return self.kind is None and bool(self.problem) and self.obstacle is PathObstacle.OWN
+        return self.kind is None and bool(self.problem) and self.obstacle is PathObstacle.OWNED
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,17 +81,17 @@ def list_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_S
             data={"directories": len(roots)},
         )
     rules = tuple(all_rules(files, place))
-    own = [place.cwd, place.project_root, place.home, "/tmp"]
-    own += [place.temporary_base, place.runtime_dir, *place.private]
-    own += [path for path, _ in place.name_files if place.captured]
-    own += _socket_paths(policy.network, place)
+    places = [place.cwd, place.project_root, place.home, "/tmp"]
+    places += [place.temporary_base, place.runtime_dir, *place.private]
+    places += [path for path, _ in place.name_files if place.captured]
+    places += _socket_paths(policy.network, place)
     at_home = [posixpath.join(place.home, row.name) for row in rows(ProtectedIn.HOME)]
     at_top = [posixpath.join(root, name) for root in roots for name in top_names()]
     return HostQueries(
         paths=_unique(
             [
                 *(split_pattern(rule.path)[0] if rule.glob else rule.path for rule in rules),
-                *own, *place.daemon_paths, *files.settings_files, *at_home, *at_top, *shells,
+                *places, *place.daemon_paths, *files.settings_files, *at_home, *at_top, *shells,
             ]
         ),
         globs=_unique(

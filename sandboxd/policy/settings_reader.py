@@ -59,8 +59,8 @@ class SettingsReader:
     def _is_the_callers(self, origin: Origin) -> bool:
         if origin.source in (Source.MANAGED, Source.PROJECT) or not self.value("sandbox.allowOverrides"):
             return False
-        own = posixpath.join(self.scope.project, ".claude")
-        return posixpath.dirname(origin.file or "") != own or self.scope.project == self.scope.home
+        of_project = posixpath.join(self.scope.project, ".claude")
+        return posixpath.dirname(origin.file or "") != of_project or self.scope.project == self.scope.home
 
     def warn(self, slug: str, message: str, origin: Origin, hint: str = "") -> None:
         self.problems.append(warning(slug, message, origin, hint=hint))

@@ -63,11 +63,11 @@ class SystemResolver:
         only."""
         return _Share(self, asyncio.Semaphore(self._each))
 
-    async def resolve(self, host: str, own: asyncio.Semaphore | None = None) -> Sequence[IPAddress]:
+    async def resolve(self, host: str, slots_of_command: asyncio.Semaphore | None = None) -> Sequence[IPAddress]:
         taken: list[asyncio.Semaphore] = []
         try:
             async with asyncio.timeout(self._timeout):
-                for slots in filter(None, (own, self._slots)):
+                for slots in filter(None, (slots_of_command, self._slots)):
                     await slots.acquire()
                     taken.append(slots)
                 look_up = self._look_up(host, tuple(taken))

@@ -59,7 +59,7 @@ class Gate:
     """The decisions for one command's connections.
 
     `network` returns the current policy. `ask` prompts the user, None without prompts. `pinned` are the names of
-    `--resolve`, exempt from the address check. `own_addresses` returns the addresses of this machine's interfaces,
+    `--resolve`, exempt from the address check. `host_addresses` returns the addresses of this machine's interfaces,
     `grants` the rules that the user granted to the session. `proxies` come from the daemon's environment. `can_ask`
     returns whether a prompt has a subscriber now. `measured` receives the seconds that each decision took."""
 
@@ -70,7 +70,7 @@ class Gate:
         resolver: Resolver,
         pinned: Collection[str] = (),
         *,
-        own_addresses: Callable[[], frozenset[IPAddress]] = frozenset,
+        host_addresses: Callable[[], frozenset[IPAddress]] = frozenset,
         grants: Callable[[], Sequence[HostRule]] = tuple,
         proxies: EnvironmentProxies = NO_PROXIES,
         can_ask: Callable[[], bool] = lambda: True,
@@ -80,7 +80,7 @@ class Gate:
         self._ask = ask
         self._resolver = resolver
         self._pinned = frozenset(pinned)
-        self._own_addresses = own_addresses
+        self._host_addresses = host_addresses
         self._grants = grants
         self._proxies = proxies
         self._can_ask = can_ask
@@ -141,8 +141,10 @@ class Gate:
         """Return the parent proxy for an allowed connection, if any."""
         if host.name in self._pinned:
             return None
-        own = self._own_addresses() if host.address is not None else ()
-        return choose_parent(self._network().parent_proxy, self._proxies, host, port, plain=plain, own=own)
+        of_host = self._host_addresses() if host.address is not None else ()
+        return choose_parent(
+            self._network().parent_proxy, self._proxies, host, port, plain=plain, host_addresses=of_host
+        )
 
     def allows_listed(self, host: Host, port: int) -> bool:
         """Return whether a rule or grant allows it now, without a prompt."""
@@ -180,16 +182,16 @@ class Gate:
         return checked.decision
 
     def _decide_now(self, host: Host, port: int) -> Decision:
-        own = self._own_addresses() if host.address is not None else ()
-        return decide_host(self._network(), host, port, self._grants(), own)
+        of_host = self._host_addresses() if host.address is not None else ()
+        return decide_host(self._network(), host, port, self._grants(), of_host)
 
     def _check(self, host: Host, port: int, decision: Decision, answers: Sequence[IPAddress]) -> Admission:
-        network, grants, own = self._network(), self._grants(), self._own_addresses()
+        network, grants, of_host = self._network(), self._grants(), self._host_addresses()
         pinned = host.name in self._pinned
         refused: Decision | None = None
         addresses: list[IPAddress] = []
         for address in answers:
-            verdict = decide_address(network, host, port, address, grants=grants, own=own, pinned=pinned)
+            verdict = decide_address(network, host, port, address, grants=grants, host_addresses=of_host, pinned=pinned)
             if verdict.allowed:
                 addresses.append(address)
             else:

@@ -28,19 +28,19 @@ class ServerNetwork(Protocol):
 class SandboxServers:
     """The servers inside one sandbox.
 
-    `own_name` returns the machine's name inside. `is_local_port` selects ports that lead to the host where no server
+    `machine_name` returns that name inside. `is_local_port` selects ports that lead to the host where no server
     listens inside. `never` are the ports of the daemon's own listeners there, which are no servers to reach."""
 
     def __init__(
         self,
         inside: ServerNetwork,
         *,
-        own_name: Callable[[], str] = str,
+        machine_name: Callable[[], str] = str,
         is_local_port: Callable[[int], bool] = lambda port: False,
         never: Collection[int] = (),
     ) -> None:
         self._inside = inside
-        self._own_name = own_name
+        self._machine_name = machine_name
         self._is_local_port = is_local_port
         self._never = frozenset(never)
 
@@ -61,4 +61,4 @@ class SandboxServers:
     def _addresses(self, host: Host) -> tuple[IPAddress, ...]:
         if host.address is not None:
             return (host.address,) if host.address.is_loopback else ()
-        return LOOPBACK if is_local_name(host) or host.name == self._own_name().lower().rstrip(".") else ()
+        return LOOPBACK if is_local_name(host) or host.name == self._machine_name().lower().rstrip(".") else ()

@@ -134,10 +134,10 @@ class ProxyServer:
             "socks": self._or_user(serve_socks, self._user_socks, serve_user_socks, check),
         }
 
-    def reach(self, inside: ServerNetwork, own_name: Callable[[], str] = str) -> None:
+    def reach(self, inside: ServerNetwork, machine_name: Callable[[], str] = str) -> None:
         """Route requests for servers inside the sandbox to them."""
         self._outbound.inside = SandboxServers(
-            inside, own_name=own_name, is_local_port=self._gate.is_local_port, never=self._own_ports()
+            inside, machine_name=machine_name, is_local_port=self._gate.is_local_port, never=self._own_ports()
         )
 
     def _own_ports(self) -> frozenset[int]:
@@ -173,12 +173,12 @@ class ProxyServer:
         datagrams: Sequence[socket.socket],
         listeners: Sequence[socket.socket],
         *,
-        own_name: Callable[[], str] = str,
+        machine_name: Callable[[], str] = str,
         families: Collection[int] = (4, 6),
     ) -> None:
         """Answer DNS on these UDP and TCP sockets, and take them over."""
         self._families = tuple(sorted(families))
-        answers = DnsAnswers(self._gate, self.names, self._report, own_name=own_name, families=families)
+        answers = DnsAnswers(self._gate, self.names, self._report, machine_name=machine_name, families=families)
 
         async def serve(client: Stream, outbound: Outbound, limits: ProxyLimits) -> None:
             await serve_dns(client, limits, answers.respond)
@@ -290,7 +290,7 @@ class ProxyServer:
         self._datagrams = [datagrams for datagrams in self._datagrams if not datagrams.has_failed]
 
     def resume(
-        self, record: ProxyRecord, *, own_name: Callable[[], str] = str, inside: ServerNetwork | None = None
+        self, record: ProxyRecord, *, machine_name: Callable[[], str] = str, inside: ServerNetwork | None = None
     ) -> None:
         """Resume the proxies of another process; close sockets of unknown protocols."""
         self._protocols = self._serving(None)
@@ -298,7 +298,7 @@ class ProxyServer:
             self.capture((), inside)
         self.names.resume(record.names)
         datagrams = [socket.socket(fileno=number) for number in record.datagrams]
-        self.serve_names(datagrams, (), own_name=own_name, families=record.families)
+        self.serve_names(datagrams, (), machine_name=machine_name, families=record.families)
         connections: tuple[TunnelRecord | RequestRecord, ...] = (*record.tunnels, *record.requests)
         for connection in connections:
             try:
@@ -307,14 +307,14 @@ class ProxyServer:
                 log.exception("cannot resume a connection of %s", self._label)
         for one in sorted(record.listeners, key=lambda one: one.protocol == "dns"):
             if inside is not None and self._outbound.inside is None and one.protocol == "dns":
-                self.reach(inside, own_name)
+                self.reach(inside, machine_name)
             listener = socket.socket(fileno=one.socket)
             if one.protocol in self._protocols:
                 self._acceptors.append(Acceptor(self, listener, one.protocol, self._protocols[one.protocol]))
             else:
                 listener.close()
         if inside is not None and self._outbound.inside is None:
-            self.reach(inside, own_name)
+            self.reach(inside, machine_name)
 
     def _resume_connection(self, record: TunnelRecord | RequestRecord) -> None:
         loop = asyncio.get_running_loop()

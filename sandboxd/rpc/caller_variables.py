@@ -35,9 +35,9 @@ async def caller_variables(
     given = given or {}
     missing = [name for name in wanted if name not in given]
     started_with = await asyncio.to_thread(_read, call.caller, missing) if missing else {}
-    own = call.around.places.environment
+    of_daemon = call.around.places.environment
     found = ((name, given.get(name) or started_with.get(name, "")) for name in wanted)
-    return tuple((name, value) for name, value in found if value and value != own.get(name) and _is_usable(value))
+    return tuple((name, value) for name, value in found if value and value != of_daemon.get(name) and _is_usable(value))
 
 
 async def caller_search_path(call: MethodCall) -> str:

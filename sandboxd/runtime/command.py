@@ -218,7 +218,7 @@ class Command:
             self._handle = handle
             if record.proxies is not None:
                 self.proxies = self._make_proxies(self)
-                self.proxies.resume(record.proxies, own_name=_own_name, inside=inside)
+                self.proxies.resume(record.proxies, machine_name=_machine_name, inside=inside)
 
         if self.published is not None and inside is not None:
             self.published.serve(inside, None if self.proxies is None else self.proxies.turns)
@@ -241,11 +241,11 @@ class Command:
         if listeners.captured:
             self.proxies.capture(listeners.captured, inside=listeners.inside)
         if listeners.inside is not None:
-            self.proxies.reach(listeners.inside, _own_name)
+            self.proxies.reach(listeners.inside, _machine_name)
         self.proxies.serve_names(
             listeners.dns_datagram,
             listeners.dns_stream,
-            own_name=_own_name,
+            machine_name=_machine_name,
             families={6 if sock.family == socket.AF_INET6 else 4 for sock in listeners.captured},
         )
         if self.published is not None and listeners.inside is not None:
@@ -453,7 +453,7 @@ class Command:
             await asyncio.wait_for(self._ended.wait(), patience_s)
 
 
-def _own_name() -> str:
+def _machine_name() -> str:
     """Return the host name of this machine, which a sandbox keeps."""
     return os.uname().nodename
 

@@ -34,12 +34,12 @@ def hosts(machine: str) -> str:
     `machine` is what uname(2) calls it; left out when it is no host name."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     try:
-        own = parse_host(machine)
+        host = parse_host(machine)
     except HostSyntaxError:
-        own = None
-    if own is not None and own.address is None and own.name != "localhost":
-        short = own.name.partition(".")[0]
-        lines.append(f"127.0.0.1 {own.name}" + (f" {short}" if short != own.name else ""))
+        host = None
+    if host is not None and host.address is None and host.name != "localhost":
+        short = host.name.partition(".")[0]
+        lines.append(f"127.0.0.1 {host.name}" + (f" {short}" if short != host.name else ""))
     return "\n".join(lines) + "\n"
 
 

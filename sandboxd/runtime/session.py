@@ -348,11 +348,11 @@ class SandboxSession:
         )
         return command
 
-    async def _is_bound(self, own: Command, file: SocketFile) -> bool:
+    async def _is_bound(self, asking: Command, file: SocketFile) -> bool:
         """Tell whether a command of this session has bound a socket to the file.
 
         They share `/tmp`; its own is asked first. Raises OSError."""
-        for command in dict.fromkeys((own, *self.commands()[-MOST_ASKED:])):
+        for command in dict.fromkeys((asking, *self.commands()[-MOST_ASKED:])):
             if await command.is_bound(file):
                 return True
         return False

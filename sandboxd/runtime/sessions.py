@@ -94,20 +94,24 @@ class Sessions:
         return session
 
     def _check_room(self, spec: SessionSpec, owner: object) -> None:
-        own = sum(one is owner for one in self._owners.values())
+        opened = sum(one is owner for one in self._owners.values())
         detached = sum(session.spec.detached for session in self._sessions.values())
-        if own >= MOST_OF_CONNECTION or (spec.detached and detached >= MOST_DETACHED):
-            whose = f"{detached} detached sessions" if own < MOST_OF_CONNECTION else f"{own} sessions of one connection"
+        if opened >= MOST_OF_CONNECTION or (spec.detached and detached >= MOST_DETACHED):
+            whose = (
+                f"{detached} detached sessions"
+                if opened < MOST_OF_CONNECTION
+                else f"{opened} sessions of one connection"
+            )
             raise CallerError(
                 "sessions_too_many", f"there are {whose} already", hint="close some with session.close, or reuse one"
             )
 
     def _end_idle_implicit(self, owner: object) -> None:
         """End an idle implicit session of a connection to make room for another one."""
-        own = [key for key in self._implicit if key[0] is owner]
-        if len(own) < MOST_IMPLICIT:
+        implicit = [key for key in self._implicit if key[0] is owner]
+        if len(implicit) < MOST_IMPLICIT:
             return
-        for key in own:
+        for key in implicit:
             if self._implicit[key].idle:
                 self._end_later(self._implicit.pop(key))
                 return
@@ -248,8 +252,8 @@ class Sessions:
                 await self._end(session)
             else:
                 session.on_idle = self._end_later
-        own = [session for session in self.all() if self._owners.get(session.id) is owner]
-        gone = [one for one in own if not (one.spec.implicit or one.spec.detached or one.on_idle is not None)]
+        opened = [session for session in self.all() if self._owners.get(session.id) is owner]
+        gone = [one for one in opened if not (one.spec.implicit or one.spec.detached or one.on_idle is not None)]
         await self._end_all(gone)
 
     def policy_changed(self) -> None:

@@ -158,15 +158,15 @@ class _Edit:
             return self.spliced(
                 container.start + 1, closing, f"{self.newline}{outer}{self.unit}{entry}{self.newline}{outer}"
             )
-        own_line = self.text[self.text.rfind("\n", 0, last.start) + 1 : last.start]
+        indent = self.text[self.text.rfind("\n", 0, last.start) + 1 : last.start]
         comma, line_end = self.after(last.end, closing)
-        if own_line.strip():  # all in one line
+        if indent.strip():  # all in one line
             entry = self.entry(value, key, outer)
             if comma is not None:
                 return self.spliced(comma + 1, comma + 1, f" {entry},")
             return self.spliced(last.end, last.end, f", {entry}")
-        entry = self.entry(value, key, own_line)
-        added = f"{self.newline}{own_line}{entry}{',' if comma is not None else ''}"
+        entry = self.entry(value, key, indent)
+        added = f"{self.newline}{indent}{entry}{',' if comma is not None else ''}"
         text = self.text[:line_end] + added + self.text[line_end:]
         return text if comma is not None else text[: last.end] + "," + text[last.end :]
 

@@ -57,19 +57,19 @@ class Tool:
     content: Mapping[RuleList, Feeds]
     alone: Mapping[RuleList, Feeds] = field(default_factory=dict)
     whole: str | None = None
-    own: str = ""
+    described: str = ""
     """The parameter that the content describes."""
     others: frozenset[str] = frozenset()
 
     @property
     def is_shell(self) -> bool:
-        return self.own == "command"
+        return self.described == "command"
 
     def feeds(self, kind: RuleList, *, alone: bool) -> Feeds:
         return (self.alone if alone else self.content).get(kind, Feeds.NOTHING)
 
     def parameter(self, name: str) -> Parameter | None:
-        if name == self.own or (not self.is_shell and name in _CONTENTS):
+        if name == self.described or (not self.is_shell and name in _CONTENTS):
             return Parameter.CONTENT
         if name == "dangerouslyDisableSandbox" and self.is_shell:
             return Parameter.OUTSIDE
@@ -84,12 +84,12 @@ _READS = {RuleList.DENY: Feeds.DENY_READ, RuleList.ASK: Feeds.DENY_READ}
 _SEARCHES = Tool(
     _READS,
     {RuleList.DENY: Feeds.WARNING, RuleList.ASK: Feeds.WARNING},
-    own="path",
+    described="path",
     others=frozenset({"glob", "ignore", "limit", "multiline", "operation", "output_mode", "pattern", "type"}),
 )
 _COMMANDS = {RuleList.ALLOW: Feeds.COMMAND, RuleList.DENY: Feeds.COMMAND, RuleList.ASK: Feeds.COMMAND}
 _CALLS = frozenset({"description", "run_in_background", "timeout", "timeout_ms", "persistent"})
-_OTHER_SHELL = Tool({RuleList.DENY: Feeds.COMMAND, RuleList.ASK: Feeds.COMMAND}, own="command", others=_CALLS)
+_OTHER_SHELL = Tool({RuleList.DENY: Feeds.COMMAND, RuleList.ASK: Feeds.COMMAND}, described="command", others=_CALLS)
 """Its denials hold for commands too; a rule that allows it says nothing about the shell."""
 
 TOOLS: dict[str, Tool] = {
@@ -112,7 +112,7 @@ TOOLS: dict[str, Tool] = {
     "Read": Tool(
         _READS,
         {RuleList.DENY: Feeds.NO_COMMAND, RuleList.ASK: Feeds.COMMAND},
-        own="file_path",
+        described="file_path",
         others=frozenset({"limit", "offset", "pages"}),
     ),
     "NotebookRead": Tool(
@@ -122,7 +122,7 @@ TOOLS: dict[str, Tool] = {
     "Glob": _SEARCHES,
     "LS": _SEARCHES,
     "LSP": _SEARCHES,
-    "Bash": Tool(_COMMANDS, _COMMANDS, own="command", others=_CALLS),
+    "Bash": Tool(_COMMANDS, _COMMANDS, described="command", others=_CALLS),
     "Monitor": _OTHER_SHELL,
     "PowerShell": _OTHER_SHELL,
 }

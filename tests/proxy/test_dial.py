@@ -13,8 +13,8 @@ import pytest
 from sandboxd.errors import CallerError
 from sandboxd.policy.hosts.host_patterns import IPAddress
 from sandboxd.proxy.dial import Dialer, DialError, PinnedResolver, SystemResolver, connect_socket, interleave
+from sandboxd.proxy.host_addresses import read_interface_addresses
 from sandboxd.proxy.limits import ProxyLimits
-from sandboxd.proxy.own_addresses import read_interface_addresses
 from support.waiting import wait_until_async
 
 A, B, C, SIX, SEVEN = (ip_address(text) for text in ("10.0.0.1", "10.0.0.2", "10.0.0.3", "fd00::6", "fd00::7"))

@@ -130,7 +130,7 @@ async def test_strict_lists_ask_nobody() -> None:
 async def test_all_answers_are_checked(answers: list[str], dialled: list[str], reason: Reason | None) -> None:
     policy = replace(POLICY, denied_addresses=("10.0.0.0/8",))
     gate = Gate(
-        lambda: policy, None, Names(ok_test=answers), own_addresses=lambda: frozenset([ip_address("192.0.2.7")])
+        lambda: policy, None, Names(ok_test=answers), host_addresses=lambda: frozenset([ip_address("192.0.2.7")])
     )
     admission = await gate.admit(OK, 443)
     assert [str(address) for address in admission.addresses] == dialled

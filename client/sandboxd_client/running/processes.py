@@ -49,7 +49,7 @@ def kill_group(leader: int) -> None:
     _kill(leader, SIGKILL, True)
 
 
-def in_own_namespace(pid: int) -> bool | None:
+def in_this_namespace(pid: int) -> bool | None:
     """Return whether `pid` is in this process's pid namespace, None if unknown."""
     status = _status(pid)
     current = _status(os.getpid())

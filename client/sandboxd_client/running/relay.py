@@ -60,11 +60,11 @@ class Relay:
                 return
         reader, writer = os.pipe()
         inward = number == _STANDARD_INPUT
-        own_end, command_end = (writer, reader) if inward else (reader, writer)
-        os.set_blocking(own_end, False)
+        near_end, command_end = (writer, reader) if inward else (reader, writer)
+        os.set_blocking(near_end, False)
         self.passed[number] = command_end
         self._command_ends.append(command_end)
-        direction = _Direction(own_end, _duplicate(descriptor))
+        direction = _Direction(near_end, _duplicate(descriptor))
         if inward:
             self._input = os.dup(command_end)
             direction.held = memoryview(self._unread)

@@ -46,8 +46,8 @@ class SeatbeltMembers:
         self._library.proc_listpids.restype = ctypes.c_int
 
     def find(self, name: str) -> Iterable[int]:
-        own = os.getpid()
-        return [pid for pid in self._pids() if pid != own and self._is_member(pid, name)]
+        daemon = os.getpid()
+        return [pid for pid in self._pids() if pid != daemon and self._is_member(pid, name)]
 
     def _pids(self) -> list[int]:
         uid, width = os.getuid(), ctypes.sizeof(ctypes.c_int)

@@ -110,4 +110,4 @@ def _next_signal(waited: frozenset[int]) -> tuple[int, bool]:
     info = _signal.sigwaitinfo(waited)
     if info.si_code > 0:  # sent by the kernel, unlike SI_USER, SI_QUEUE and SI_TKILL
         return info.si_signo, info.si_signo == _SIGHUP
-    return info.si_signo, processes.in_own_namespace(info.si_pid) is not False
+    return info.si_signo, processes.in_this_namespace(info.si_pid) is not False

@@ -160,9 +160,7 @@ def _read(path: str, directory: int) -> tuple[str, dict[str, Any]]:
     except ValueError:
         settings = None
     if not isinstance(settings, dict):
-        raise SandboxdError(
-            "learn_file", f"--learn: {path} is not a settings file in plain JSON", "name another file"
-        )
+        raise SandboxdError("learn_file", f"--learn: {path} is not a settings file in plain JSON", "name another file")
     return text, settings
 
 

@@ -23,14 +23,14 @@ def why_doubtful(path: str, opened: Iterable[str], home: str, earlier: Collectio
     at their own places too: a program that can write a link names another file."""
     roots = set(map(real_path, opened))
     found = resolve(path, NullNameRecorder())
-    real, own_home = found.real, real_path(home)
+    real, real_home = found.real, real_path(home)
     for name in (*(link.path for link in found.links), real):
         above = name
         while True:
             if above in roots or above in earlier:
                 return f"commands may write in {above}"
             marks = (os.path.join(above, mark) for mark in _MARKS)
-            if above != name and not is_below(own_home, above) and any(map(os.path.lexists, marks)):
+            if above != name and not is_below(real_home, above) and any(map(os.path.lexists, marks)):
                 return f"it lies in the project {above}"
             if above == os.path.dirname(above):
                 break

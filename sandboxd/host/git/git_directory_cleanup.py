@@ -121,7 +121,7 @@ def make_harmless(git_dir: str, is_from_command: IsFromCommand) -> tuple[list[st
     """Move aside each item that git would obey; return the paths and a failure."""
     moved: list[str] = []
     failed: OSError | None = None
-    for look in (_commondir, _worktree_configuration, _configuration, _own_hooks):
+    for look in (_commondir, _worktree_configuration, _configuration, _repository_hooks):
         try:
             for one in look(git_dir, is_from_command):
                 moved.append(one)
@@ -204,7 +204,7 @@ def _worktree_configuration(git_dir: str, is_from_command: IsFromCommand) -> Ite
     return _configuration(git_dir, is_from_command, "config.worktree")
 
 
-def _own_hooks(git_dir: str, is_from_command: IsFromCommand) -> Iterator[str]:
+def _repository_hooks(git_dir: str, is_from_command: IsFromCommand) -> Iterator[str]:
     with nofollow.opened(git_dir) as directory:
         mode = nofollow.mode_of(directory, "hooks")
         if stat.S_ISLNK(mode) and is_from_command(os.path.join(git_dir, "hooks")):

@@ -33,8 +33,8 @@ def git_directories(
     for module in _modules(os.path.join(top, "modules"), seen):
         yield _git_dir(module, names, seen, user_configuration)[0]
     for linked in _entries(os.path.join(top, "worktrees"), seen):
-        own = tuple(name for name in names if name in _LINKED_NAMES)
-        yield replace(_linked_git_dir(linked, own, seen, settings), worktree_config=main.worktree_config)
+        linked_names = tuple(name for name in names if name in _LINKED_NAMES)
+        yield replace(_linked_git_dir(linked, linked_names, seen, settings), worktree_config=main.worktree_config)
 
 
 def repositories_around(
@@ -107,9 +107,9 @@ def obeyed_in(work_tree: str, seen: NameRecorder, user_configuration: GitConfigu
     leads = worktree_of(work_tree, seen)
     if leads is None:
         return ()
-    own = read_configuration(os.path.join(leads.common, "config"), seen)
-    own += read_configuration(os.path.join(leads.git_dir, "config.worktree"), seen)
-    return _obeyed(own, user_configuration, [work_tree], seen)
+    found = read_configuration(os.path.join(leads.common, "config"), seen)
+    found += read_configuration(os.path.join(leads.git_dir, "config.worktree"), seen)
+    return _obeyed(found, user_configuration, [work_tree], seen)
 
 
 def physical(path: str) -> str:
@@ -205,11 +205,11 @@ def _git_dir(
     resolved = tuple((name, resolve(os.path.join(path, name), seen)) for name in names)
     shared = read_configuration(os.path.join(path, "config"), seen)
     is_on = (shared.get("extensions.worktreeconfig") or "").lower() in ("true", "yes", "on", "1")
-    own = shared + read_configuration(os.path.join(path, "config.worktree"), seen) if is_on else shared
+    nearest = shared + read_configuration(os.path.join(path, "config.worktree"), seen) if is_on else shared
     # git runs hooks at the top of the working tree; a bare repository is its own
     places = [os.path.dirname(path) if os.path.basename(path) == ".git" else path, work_tree]
-    places += [os.path.join(path, value) for key, value in own.settings if key == "core.worktree"]
-    obeyed = _obeyed(own, user_configuration, places, seen)
+    places += [os.path.join(path, value) for key, value in nearest.settings if key == "core.worktree"]
+    obeyed = _obeyed(nearest, user_configuration, places, seen)
     return GitDir(path, resolved, obeyed, worktree_config=is_on), shared + user_configuration
 
 
@@ -221,16 +221,16 @@ def _linked_git_dir(path: str, names: tuple[str, ...], seen: NameRecorder, share
     if back is not None:
         entry = physical(os.path.join(path, back))
         work_tree = os.path.dirname(entry) if os.path.isfile(entry) else ""
-    own = read_configuration(os.path.join(path, "config.worktree"), seen)
-    return GitDir(path, resolved, _obeyed(own, shared, [work_tree], seen), worktree=work_tree)
+    nearest = read_configuration(os.path.join(path, "config.worktree"), seen)
+    return GitDir(path, resolved, _obeyed(nearest, shared, [work_tree], seen), worktree=work_tree)
 
 
 def _obeyed(
-    own: GitConfiguration, shared: GitConfiguration, places: list[str], seen: NameRecorder
+    nearest: GitConfiguration, shared: GitConfiguration, places: list[str], seen: NameRecorder
 ) -> tuple[GitConfigTarget, ...]:
     """Return the files that `own` includes, and the hooks of both, for each place."""
-    hooks = (one for place in filter(None, places) for all_of in (own, shared) for one in all_of.hooks(place, seen))
-    return tuple(dict.fromkeys((*own.files(seen), *hooks)))
+    hooks = (one for place in filter(None, places) for all_of in (nearest, shared) for one in all_of.hooks(place, seen))
+    return tuple(dict.fromkeys((*nearest.files(seen), *hooks)))
 
 
 def _modules(directory: str, seen: NameRecorder, depth: int = 0) -> Iterator[str]:

@@ -224,10 +224,10 @@ class DirectoryIndex:
             return None
 
     def _place(self) -> None:
-        self._device = self._own_device()
+        self._device = self._device_of_root()
         self._in_memory = is_in_memory(self.root)
 
-    def _own_device(self) -> int:
+    def _device_of_root(self) -> int:
         """Return -1 where another machine sets change times: they prove nothing here."""
         try:
             return -1 if is_remote(self.root) else os.lstat(self.root).st_dev

@@ -111,12 +111,12 @@ class Attribution:
     def _kept_at(self, path: str) -> str | None:
         """Return what keeps a writable path in place: itself or a path in it."""
         entries = self._table.entries
-        own = entries.get(path)
-        if own is not None and own.link is not None and own.guard:
+        entry = entries.get(path)
+        if entry is not None and entry.link is not None and entry.guard:
             return path
         if (
-            own is not None
-            and own.link is None
+            entry is not None
+            and entry.link is None
             and settled_at(entries, posixpath.dirname(path))[-1].shows not in _MOVES
         ):
             return path

@@ -214,7 +214,7 @@ def _add_name_files(table: PathTable, place: Place, facts: Facts) -> None:
     server on loopback, where the daemon's is."""
     for path, source in place.name_files if place.captured else ():
         resolved = facts.paths[path]
-        if resolved.kind is not PathKind.FILE or any(is_below(resolved.real, own) for own in (DEVICES, PROCESSES)):
+        if resolved.kind is not PathKind.FILE or any(is_below(resolved.real, top) for top in (DEVICES, PROCESSES)):
             continue
         table.add(resolved.real, PathKind.FILE, MarkReason(Mark.PROTECTED, "it names the name service of the sandbox"))
         entry = table.entries[resolved.real]

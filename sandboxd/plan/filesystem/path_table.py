@@ -63,7 +63,7 @@ class PathTable:
         """Deny an absent path: everything missing on the way becomes a placeholder.
 
         With `top_only` the first of them is denied as a whole. With `file` the last is an empty file."""
-        if resolved.obstacle is PathObstacle.OWN:
+        if resolved.obstacle is PathObstacle.OWNED:
             why = "it cannot be searched" if resolved.problem else "nothing can be made in it"
             self.add(resolved.existing, PathKind.DIRECTORY, MarkReason(Mark.UNOPENABLE, why))
             return

@@ -65,7 +65,7 @@ def add_guards(table: PathTable, files: FilePolicy, place: Place, facts: Facts, 
     for obeyed in facts.obeyed:
         _protect_obeyed(table, obeyed)
     _add_lifted(table, files, place, facts, link_trust)
-    _lift_own_repository(table, place, facts)
+    _lift_project_repository(table, place, facts)
     _warn_of_closed_directories(table, place, facts)
 
 
@@ -80,7 +80,7 @@ def _protect_by_name(table: PathTable, root: str, facts: Facts) -> None:
         table.add(resolved.real, PathKind.DIRECTORY, MarkReason(Mark.PROTECTED, "it has a protected name"))
 
 
-def _lift_own_repository(table: PathTable, place: Place, facts: Facts) -> None:
+def _lift_project_repository(table: PathTable, place: Place, facts: Facts) -> None:
     """Lift a repository in a protected place that the user opened as a session."""
     scan = facts.scans.get(place.project_root)
     if scan is None or not scan.top:

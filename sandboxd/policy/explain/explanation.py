@@ -16,7 +16,7 @@ from sandboxd.policy.model import HostRule, Policy
 
 
 def explain_host(
-    policy: Policy, text: str, *, grants: Sequence[HostRule] = (), own: Collection[IPAddress] = ()
+    policy: Policy, text: str, *, grants: Sequence[HostRule] = (), host_addresses: Collection[IPAddress] = ()
 ) -> Decision:
     """Return the decision on `host` or `host:port`; never raises."""
     port: int | None
@@ -26,7 +26,7 @@ def explain_host(
         host, port = parse_authority(text) if with_port else (parse_host(text), None)
     except HostSyntaxError as fault:
         return Decision(Behavior.DENY, Reason.HOST_INVALID, fault.message, hint=fault.hint)
-    return decide_host(policy.network, host, port, grants, own)
+    return decide_host(policy.network, host, port, grants, host_addresses)
 
 
 def explain_command(

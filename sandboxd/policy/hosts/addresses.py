@@ -115,16 +115,16 @@ def parse_networks(texts: Iterable[str]) -> tuple[IPNetwork, ...]:
 
 
 def refuse_address(
-    address: IPAddress, denied: Iterable[IPNetwork] = (), own: Iterable[IPAddress] = ()
+    address: IPAddress, denied: Iterable[IPNetwork] = (), host_addresses: Iterable[IPAddress] = ()
 ) -> AddressRefusal | None:
     """Return the reason why `address` is refused in any of its readings, or None."""
-    own = own if isinstance(own, (set, frozenset)) else frozenset(own)
+    host_addresses = host_addresses if isinstance(host_addresses, (set, frozenset)) else frozenset(host_addresses)
     for reading in readings(address):
         value = int(reading)
         for first, last, refusal in _RANGES[reading.version]:
             if first <= value <= last:
                 return refusal
-        if reading in own:
+        if reading in host_addresses:
             return AddressRefusal(str(reading), "an address of this machine")
         for network in denied:
             if reading in network:

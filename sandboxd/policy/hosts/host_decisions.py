@@ -37,7 +37,7 @@ def decide_host(
     host: Host,
     port: int | None,
     grants: Sequence[HostRule] = (),
-    own: Collection[IPAddress] = (),
+    host_addresses: Collection[IPAddress] = (),
 ) -> Decision:
     """Decide on `host` and `port` as named; ASK where it may become a prompt.
 
@@ -54,7 +54,7 @@ def decide_host(
     granted = HostRuleSet(grants) if grants else EMPTY
     literal = allowed.match_literal(host, port) or granted.match_literal(host, port)
     if host.address is not None and literal is None:
-        refusal = refuse_address(host.address, _networks(network.denied_addresses), own)
+        refusal = refuse_address(host.address, _networks(network.denied_addresses), host_addresses)
         if refusal is not None:
             return _refused_literal(network, host, port, refusal)
     rule, grant = allowed.match(host, port), granted.match(host, port)
@@ -101,7 +101,7 @@ def decide_address(
     address: IPAddress,
     *,
     grants: Sequence[HostRule] = (),
-    own: Collection[IPAddress] = (),
+    host_addresses: Collection[IPAddress] = (),
     pinned: bool = False,
 ) -> Decision:
     """Decide on dialling `address` for `host`, which `decide_host` allowed.
@@ -121,7 +121,7 @@ def decide_address(
         return _address_allowed(host, target)
     if _local_port(network, target, port) is not None:
         return _address_allowed(host, target)
-    refusal = refuse_address(address, _networks(network.denied_addresses), own)
+    refusal = refuse_address(address, _networks(network.denied_addresses), host_addresses)
     if refusal is None:
         return _address_allowed(host, target)
     return Decision(

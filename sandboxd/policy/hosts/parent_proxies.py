@@ -193,13 +193,13 @@ def choose_parent(
     port: int,
     *,
     plain: bool,
-    own: Collection[IPAddress] = (),
+    host_addresses: Collection[IPAddress] = (),
 ) -> ParentProxy | None:
     """Return the proxy for a connection or None; `plain` is for `http://` URLs."""
     parent = setting or (environment.plain if plain else environment.other)
     if parent is None or parent.protocol is Protocol.DIRECT or environment.exempt.matches(host, port):
         return None
-    if host.address is not None and refuse_address(host.address, (), own) is not None:
+    if host.address is not None and refuse_address(host.address, (), host_addresses) is not None:
         return None
     if host.name == "localhost" or host.name.endswith(".localhost") or host.name in METADATA_NAMES:
         return None

@@ -13,8 +13,8 @@ from sandboxd.policy.hosts.host_patterns import IPAddress
 NETWORK_V4: Final = IPv4Network("198.18.0.0/15")
 NETWORK_V6: Final = IPv6Network("fd73:616e:6462:78::/64")
 """A fixed prefix, easy to recognise in a log; it exists inside sandboxes only."""
-OWN_V4: Final = NETWORK_V4[1]
-OWN_V6: Final = NETWORK_V6[1]
+SANDBOX_V4: Final = NETWORK_V4[1]
+SANDBOX_V6: Final = NETWORK_V6[1]
 """Address of the sandbox itself: with loopback alone, AI_ADDRCONFIG would find no name of this family."""
 
 

@@ -66,7 +66,7 @@ log = logging.getLogger(__name__)
 class DnsAnswers:
     """The name service of one command.
 
-    `own_name` returns the machine's name inside. `families` are the IP versions of connections inside. `report`
+    `machine_name` returns the machine's name inside. `families` are the IP versions of connections inside. `report`
     receives refusals."""
 
     def __init__(
@@ -75,14 +75,14 @@ class DnsAnswers:
         names: NameTable,
         report: Report,
         *,
-        own_name: Callable[[], str] = str,
+        machine_name: Callable[[], str] = str,
         families: Collection[int] = (4, 6),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._gate = gate
         self._names = names
         self._report = report
-        self._own_name = own_name
+        self._machine_name = machine_name
         self._families = frozenset(families)
         self._clock = clock
         self._reported: dict[str, float] = {}
@@ -116,7 +116,7 @@ class DnsAnswers:
             return self._refuse(name, Decision(Behavior.DENY, Reason.HOST_INVALID, error.message, hint=error.hint))
         if host.address is not None:
             return _NO_NAME
-        if is_local_name(host) or host.name == self._own_name().lower().rstrip("."):
+        if is_local_name(host) or host.name == self._machine_name().lower().rstrip("."):
             return self._addresses(question.kind, LOOPBACK)
         return self._name(host, question.kind)
 

@@ -35,7 +35,7 @@ from typing import Final, Protocol
 
 from sandboxd.errors import DaemonError
 from sandboxd.policy.hosts.host_patterns import Host, IPAddress, parse_host
-from sandboxd.policy.hosts.synthetic_addresses import OWN_V4, OWN_V6
+from sandboxd.policy.hosts.synthetic_addresses import SANDBOX_V4, SANDBOX_V6
 from sandboxd.proxy.dial import DialError
 from sandboxd.proxy.dns.synthetic_names import SyntheticNames
 from sandboxd.proxy.limits import ProxyLimits
@@ -58,7 +58,7 @@ ERRNO_OF_SLUG: Final = {
     "out_of_descriptors": errno.EAGAIN,
 }
 _LOOPBACK: Final = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
-_OWN: Final = (OWN_V4, OWN_V6)
+_SANDBOX: Final = (SANDBOX_V4, SANDBOX_V6)
 _DNS_PORT: Final = 53
 
 
@@ -120,10 +120,10 @@ class Captures:
             client.close()
 
     async def _join(self, client: Stream, destination: Destination) -> None:
-        own = await self._own_server(destination)
-        if own is not None:
+        inner = await self._inner_server(destination)
+        if inner is not None:
             client.commit()
-            await SocketRelay(client.socket, own, share=client.share).run()
+            await SocketRelay(client.socket, inner, share=client.share).run()
             return
         connection = self._take(destination)
         if connection is None:
@@ -164,10 +164,10 @@ class Captures:
         if address in _LOOPBACK and self._outbound.is_local_port(port):
             served = [await self._is_served_inside(one, port) for one in (address, _other(address))]
             return not any(served)
-        stays_inside = address.is_loopback or address.is_unspecified or address in _OWN
+        stays_inside = address.is_loopback or address.is_unspecified or address in _SANDBOX
         return not (stays_inside or address.is_multicast or port == _DNS_PORT)
 
-    async def _own_server(self, destination: Destination) -> socket.socket | None:
+    async def _inner_server(self, destination: Destination) -> socket.socket | None:
         """Connect to the command's server on the other loopback address, if any.
 
         `localhost` is two addresses, and a server often listens on one. The command's own server precedes the host's.

@@ -123,10 +123,10 @@ async def _pass_on(
     client: Stream, proxy: socket.socket, port: int, limits: ProxyLimits, asked: tuple[Host, int]
 ) -> None:
     """Request the client's target from the user proxy, and join both."""
-    own = ParentProxy(Protocol.SOCKS5H, Host.of_address(LOOPBACK), port, place="socksProxyPort")
+    server = ParentProxy(Protocol.SOCKS5H, Host.of_address(LOOPBACK), port, place="socksProxyPort")
     try:
         async with asyncio.timeout(limits.parent_s):
-            await connect_by_socks(proxy, own, *asked)
+            await connect_by_socks(proxy, server, *asked)
     except (DialError, OSError):
         proxy.close()
         await _say(client, limits, render_reply(Reply.GENERAL_FAILURE))

@@ -28,7 +28,7 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-_OWN_SOURCES = frozenset({Source.FLAG, Source.LOCAL, Source.USER})
+_USER_SOURCES = frozenset({Source.FLAG, Source.LOCAL, Source.USER})
 
 
 ALLOW_TRUST = "sandbox.allowProjectTrust"
@@ -182,7 +182,7 @@ def _parse_untrusted(data: bytes, location: Location, trust: TrustStore | None) 
 
 def _parse(data: bytes, status: os.stat_result, location: Location, home: str) -> Layer:
     source, distrust, problems = location.source, "", list[Problem]()
-    if source in _OWN_SOURCES:
+    if source in _USER_SOURCES:
         distrust = _foreign(status, home)
         if distrust:
             problems.append(warning("settings_not_yours", f"{distrust}, so it may only tighten", _at(location)))

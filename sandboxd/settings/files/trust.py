@@ -50,7 +50,7 @@ class TrustStore:
         """Make the directory, so that it can be masked; False when it is not usable."""
         try:
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
-            return _is_own(os.lstat(self.directory), stat.S_IFDIR)
+            return _is_owned(os.lstat(self.directory), stat.S_IFDIR)
         except OSError:
             return False
 
@@ -123,7 +123,7 @@ class TrustStore:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             with open(descriptor, "rb") as file:
                 status = os.fstat(descriptor)
-                if not _is_own(status, stat.S_IFREG) or status.st_size > _MAX_RECORD:
+                if not _is_owned(status, stat.S_IFREG) or status.st_size > _MAX_RECORD:
                     return None
                 value = json.loads(file.read(_MAX_RECORD))
             if value["version"] != 1:
@@ -199,7 +199,7 @@ class OpenedPlaces:
         while not os.path.lexists(at):
             at = os.path.dirname(at)
         is_made = at == os.path.dirname(self._path)
-        return os.access(at, os.W_OK) and (not is_made or _is_own(os.lstat(at), stat.S_IFDIR))
+        return os.access(at, os.W_OK) and (not is_made or _is_owned(os.lstat(at), stat.S_IFDIR))
 
     def read(self) -> set[str]:
         """Return all directories; the root when there are too many or no valid record."""
@@ -213,7 +213,7 @@ class OpenedPlaces:
         return self._known
 
     def _read(self, status: os.stat_result) -> set[str]:
-        if not _is_own(status, stat.S_IFREG) or status.st_size > _MAX_OPENED:
+        if not _is_owned(status, stat.S_IFREG) or status.st_size > _MAX_OPENED:
             return {"/"}
         try:
             with open(os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
@@ -285,6 +285,6 @@ def difference(before: str, after: bytes) -> tuple[str, ...]:
     return (*shown, *([f"(and {more} more lines)"] if more else []))
 
 
-def _is_own(status: os.stat_result, kind: int) -> bool:
+def _is_owned(status: os.stat_result, kind: int) -> bool:
     """Return whether a file is the user's, and writable for no other user."""
     return stat.S_IFMT(status.st_mode) == kind and status.st_uid == os.geteuid() and not status.st_mode & 0o022

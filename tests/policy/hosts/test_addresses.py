@@ -64,9 +64,9 @@ def test_listed_networks_count_in_every_form(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["192.0.2.7", "::ffff:192.0.2.7", "64:ff9b::192.0.2.7"])
 def test_addresses_of_this_machine(text: str) -> None:
-    refusal = refuse_address(ip_address(text), own=[IPv4Address("192.0.2.7")])
+    refusal = refuse_address(ip_address(text), host_addresses=[IPv4Address("192.0.2.7")])
     assert refusal is not None and refusal.network == "192.0.2.7"
-    assert refuse_address(IPv6Address("2001:db8::1"), own={IPv6Address("2001:db8::1")}) is not None
+    assert refuse_address(IPv6Address("2001:db8::1"), host_addresses={IPv6Address("2001:db8::1")}) is not None
 
 
 def test_networks_may_be_single_addresses_or_have_host_bits() -> None:

@@ -175,7 +175,8 @@ def test_an_address_of_this_machine_is_local() -> None:
 )
 def test_where_a_name_leads(allowed: list[str], denied: list[str], address: str, reason: Reason | None) -> None:
     network = replace(policy(*allowed, denied=tuple(denied)), denied_addresses=("172.16.0.0/12",))
-    decision = decide_address(network, parse_host("ok.test"), 443, ip_address(address), own={ip_address("192.0.2.7")})
+    of_host = {ip_address("192.0.2.7")}
+    decision = decide_address(network, parse_host("ok.test"), 443, ip_address(address), host_addresses=of_host)
     assert (None if decision.allowed else decision.reason) == reason
     if reason is Reason.LOCAL_ADDRESS:
         assert "sandboxd allow domain" in decision.hint and ":443" in decision.hint

@@ -185,7 +185,8 @@ VARIABLES = read_environment({"HTTP_PROXY": "p.test:1", "HTTPS_PROXY": "o.test:1
 )
 def test_the_way_out(setting: ParentProxy | None, host: str, plain: bool, expected: str | None) -> None:
     own = [parse_host("192.0.2.7").address]
-    found = choose_parent(setting, VARIABLES, parse_host(host), 443, plain=plain, own=[a for a in own if a is not None])
+    of_host = [address for address in own if address is not None]
+    found = choose_parent(setting, VARIABLES, parse_host(host), 443, plain=plain, host_addresses=of_host)
     assert (None if found is None else str(found)) == expected
 
 

@@ -39,7 +39,7 @@ class Lab:
             gate,
             self.table,
             self.blocked.add,
-            own_name=lambda: "Desk.corp.test",
+            machine_name=lambda: "Desk.corp.test",
             clock=lambda: self.now,
             **how,  # type: ignore[arg-type]
         )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxd.policy.hosts.addresses import refuse_address
-from sandboxd.policy.hosts.synthetic_addresses import NETWORK_V4, NETWORK_V6, OWN_V4, OWN_V6, is_synthetic
+from sandboxd.policy.hosts.synthetic_addresses import NETWORK_V4, NETWORK_V6, SANDBOX_V4, SANDBOX_V6, is_synthetic
 from sandboxd.proxy.dns.dns_answers import TTL_S
 from sandboxd.proxy.dns.synthetic_names import FIRST, LAST, UNUSED_AFTER_S, NameTable, NoFreeAddress
 
@@ -54,7 +54,7 @@ def test_the_networks_lead_nowhere_outside() -> None:
             assert refuse_address(network[place], ()) is not None
             assert is_synthetic(network[place])
     assert not is_synthetic(ip_address("198.20.0.0")) and not is_synthetic(ip_address("fd73:616e:6462:79::"))
-    assert OWN_V4 in NETWORK_V4 and OWN_V6 in NETWORK_V6
+    assert SANDBOX_V4 in NETWORK_V4 and SANDBOX_V6 in NETWORK_V6
 
 
 def test_a_hundred_thousand_names_without_a_mix_up() -> None:

@@ -47,16 +47,16 @@ def find_landlock(helper: str) -> Landlock:
 
     def run(confinement: bytes) -> tuple[int, ...]:
         with (
-            tempfile.TemporaryDirectory(prefix="sandboxd-check-", dir="/var/tmp") as own,
-            tempfile.TemporaryFile(dir=own) as given,
-            tempfile.TemporaryFile(dir=own) as answer,
+            tempfile.TemporaryDirectory(prefix="sandboxd-check-", dir="/var/tmp") as place,
+            tempfile.TemporaryFile(dir=place) as given,
+            tempfile.TemporaryFile(dir=place) as answer,
         ):
             given.write(confinement)
             given.flush()
             read_only = os.open(f"/proc/self/fd/{given.fileno()}", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 words = [helper, "probe-landlock"]
-                done = subprocess.run(words, stdin=read_only, stdout=answer, timeout=_TIMEOUT_S, check=False, cwd=own)
+                done = subprocess.run(words, stdin=read_only, stdout=answer, timeout=_TIMEOUT_S, check=False, cwd=place)
             except subprocess.TimeoutExpired as error:
                 raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from error
             finally:

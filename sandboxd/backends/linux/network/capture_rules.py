@@ -25,7 +25,7 @@ from ipaddress import IPv4Address, IPv6Address
 from sandboxd.backends.linux.network import netlink
 from sandboxd.backends.linux.network.netlink import Chain, Family, Rule, Table
 from sandboxd.policy.hosts.host_patterns import IPAddress
-from sandboxd.policy.hosts.synthetic_addresses import OWN_V4, OWN_V6
+from sandboxd.policy.hosts.synthetic_addresses import SANDBOX_V4, SANDBOX_V6
 
 LISTENER_PORT = 1
 """Port of the daemon's listener at the loopback address. Below 1024, where programs inside cannot bind."""
@@ -46,7 +46,7 @@ def _table(family: Family, local_ports: Sequence[tuple[int, int]]) -> Table:
     to_listener = netlink.give_to(family, LOOPBACK[family].packed, LISTENER_PORT)
     stays_inside = [
         (netlink.load_network(*_LOOPBACK_PART[family]), netlink.compare(_LOOPBACK_BYTES[family]), netlink.accept()),
-        (netlink.load_network(*_DESTINATION[family]), netlink.compare(_OWN[family].packed), netlink.accept()),
+        (netlink.load_network(*_DESTINATION[family]), netlink.compare(_SANDBOX[family].packed), netlink.accept()),
     ]
     to_loopback = (netlink.load_network(*_DESTINATION[family]), netlink.compare(LOOPBACK[family].packed))
     local = Chain(
@@ -81,7 +81,7 @@ def _table(family: Family, local_ports: Sequence[tuple[int, int]]) -> Table:
     return Table("sandboxd", family, (local, arriving, leaving))
 
 
-_OWN: dict[Family, IPAddress] = {Family.V4: OWN_V4, Family.V6: OWN_V6}
+_SANDBOX: dict[Family, IPAddress] = {Family.V4: SANDBOX_V4, Family.V6: SANDBOX_V6}
 _DESTINATION = {Family.V4: (16, 4), Family.V6: (24, 16)}
 _LOOPBACK_PART = {Family.V4: (16, 1), Family.V6: (24, 16)}
 _LOOPBACK_BYTES = {Family.V4: b"\x7f", Family.V6: LOOPBACK[Family.V6].packed}

@@ -12,7 +12,7 @@ from enum import IntEnum
 from ipaddress import IPv4Address, IPv6Address
 
 from sandboxd.policy.hosts.host_patterns import IPAddress
-from sandboxd.policy.hosts.synthetic_addresses import OWN_V4, OWN_V6
+from sandboxd.policy.hosts.synthetic_addresses import SANDBOX_V4, SANDBOX_V6
 
 NETLINK_ROUTE = 0
 NETLINK_SOCK_DIAG = 4
@@ -81,8 +81,8 @@ def everything_is_local(families: Sequence[Family]) -> Batch:
     """Return routes that make every address local to the namespace.
 
     A connection to any address then reaches a socket inside. Packets without a source address get the loopback address.
-    lo also gets an address that does not look like loopback, see `OWN_V4`. Can be applied repeatedly."""
-    messages = [make(family) for family in families for make in (_local_route, _own_address)]
+    lo also gets an address that does not look like loopback, see `SANDBOX_V4`. Can be applied repeatedly."""
+    messages = [make(family) for family in families for make in (_local_route, _sandbox_address)]
     return Batch(NETLINK_ROUTE, b"".join(messages), len(messages))
 
 
@@ -94,10 +94,10 @@ def _local_route(family: Family) -> bytes:
     return message(_NEWROUTE, _REQUEST | _ACK | _CREATE | _REPLACE, head + interface + preferred)
 
 
-def _own_address(family: Family) -> bytes:
-    own: IPAddress = OWN_V4 if family is Family.V4 else OWN_V6
-    head = struct.pack("=4BI", family, own.max_prefixlen, _NO_DETECTION, 0, LOOPBACK_INDEX)
-    addresses = attribute(1, own.packed) + attribute(2, own.packed)  # IFA_ADDRESS, IFA_LOCAL
+def _sandbox_address(family: Family) -> bytes:
+    address: IPAddress = SANDBOX_V4 if family is Family.V4 else SANDBOX_V6
+    head = struct.pack("=4BI", family, address.max_prefixlen, _NO_DETECTION, 0, LOOPBACK_INDEX)
+    addresses = attribute(1, address.packed) + attribute(2, address.packed)  # IFA_ADDRESS, IFA_LOCAL
     return message(_NEWADDR, _REQUEST | _ACK | _CREATE | _REPLACE, head + addresses)
 
 

@@ -43,14 +43,14 @@ class Profile:
         """Return the options, without the command.
 
         `tag` ends the log line of a refusal; `member` is the service name that identifies the sandbox's processes."""
-        own = (
+        places = (
             ("TAG", tag),
             ("MEMBER", member),
             ("HTTP_PORT", str(http_port)),
             ("SOCKS_PORT", str(socks_port)),
         )
         words = ["-p", self.text]
-        for name, value in (*own, *self.parameters):
+        for name, value in (*places, *self.parameters):
             words += ["-D", f"{name}={value}"]
         return tuple(words)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import ip_address
 
 from sandboxd.policy.hosts.host_patterns import IPAddress
-from sandboxd.proxy.own_addresses import FRESH_FOR_S, OwnAddresses, read_interface_addresses
+from sandboxd.proxy.host_addresses import FRESH_FOR_S, HostAddresses, read_interface_addresses
 
 
 def test_this_machine_has_its_loopback() -> None:
@@ -22,7 +22,7 @@ def test_an_answer_is_reused_for_a_moment_and_changes_are_seen() -> None:
         reads += 1
         return machine
 
-    own = OwnAddresses(read, lambda: now)
+    own = HostAddresses(read, lambda: now)
     assert own() == own() == machine and reads == 1
     machine = frozenset([ip_address("192.0.2.2")])
     assert own() != machine
@@ -39,7 +39,7 @@ def test_when_reading_fails_the_last_answer_stays() -> None:
             raise OSError("no")
         return machine
 
-    own = OwnAddresses(read, lambda: now)
+    own = HostAddresses(read, lambda: now)
     assert own() == machine
     now = 100.0
     assert own() == machine

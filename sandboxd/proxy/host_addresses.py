@@ -1,4 +1,4 @@
-"""The addresses of this machine's own interfaces."""
+"""The addresses of the interfaces of this host."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _read_sockaddr(pointer: int | None) -> IPAddress | None:
     return None
 
 
-class OwnAddresses:
+class HostAddresses:
     """Callable that returns the current addresses, cached for FRESH_FOR_S.
 
     When reading fails the last answer stays. The built-in table refuses loopback and link-local in any case."""
