@@ -50,7 +50,7 @@ hypothesis_settings.load_profile("ci" if os.environ.get("CI") else "people")
 
 def pytest_configure(config: pytest.Config) -> None:
     processes.adopt_orphans()
-    # A shell starts its background jobs with the first two ignored, nohup the third, and whoever is started so hands
+    # A shell starts its background jobs with the first two ignored, nohup the third, and processes started so hand
     # that on: a command under test could not even set a trap.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
@@ -184,7 +184,7 @@ def share_daemon(
     _serial: Iterator[int],
     bubblewrap: dict[str, str],
 ) -> Iterator[StartDaemon]:
-    """`start_daemon` for tests that only run commands: whoever asks for the same gets the same daemon, which takes much
+    """`start_daemon` for tests that only run commands: equal requests share a daemon, which takes much
     longer to start than such a test. The workspace is new each time; what runs at the end of the test is ended."""
     with contextlib.ExitStack() as stack:
 

@@ -1,7 +1,7 @@
 """The line through the code: who may import whom, and what pure code must not touch.
 
 `MAY_IMPORT` is the table of the design. A new import that it does not allow needs either another place for the code,
-or a row in `EXCEPTIONS` with its reason, in the same change. A row nobody needs any more fails too.
+or a row in `EXCEPTIONS` with its reason, in the same change. A row that nothing needs fails too.
 """
 
 from __future__ import annotations

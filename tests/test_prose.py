@@ -60,3 +60,15 @@ def test_a_docstring_begins_with_the_thing_or_a_verb() -> None:
         if riddle.search(line)
     ]
     assert not found, "\n".join(found)
+
+
+def test_tests_name_actors_too() -> None:
+    """Comments and docstrings only: strings and names of the tested commands are data."""
+    prose = re.compile(r'#[^"\n]*$|"""[^"]*"""', re.MULTILINE)
+    found = [
+        f"{file.relative_to(ROOT)}: {text}"
+        for file in (ROOT / "tests").rglob("*.py")
+        for text in prose.findall(file.read_text())
+        if HIDDEN.search(text.replace("`ours`", "")) and file != Path(__file__)
+    ]
+    assert not found, "\n".join(found)

@@ -119,7 +119,7 @@ def test_show_of_a_key_that_is_none(cli: CommandLine, fake: FakeDaemon) -> None:
 
 @pytest.fixture
 def alone(cli: CommandLine, tmp_path: Path) -> dict[str, str]:
-    """An empty home, and nobody who could answer a call."""
+    """An empty home, and no daemon to answer a call."""
     return {**cli.env, "HOME": str(tmp_path / "home"), "SANDBOXD_SOCKET": "/nowhere/at/all"}
 
 

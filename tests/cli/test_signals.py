@@ -99,7 +99,7 @@ def test_signals_of_the_command_to_its_group_are_not_returned(cli: CommandLine, 
     process = cli.popen("run", "--grace", "0.05", "-c", command, stdin=subprocess.PIPE, process_group=0)
     assert process.stdout is not None and process.stdout.readline() in ("ready\n", "")
     process.communicate("x\n")
-    # Bubblewrap itself does not survive this signal here; the point is that nobody waited for a grace period.
+    # Bubblewrap itself does not survive this signal here; the point is that there was no wait for a grace period.
     assert process.returncode in (0, 143)
 
 
@@ -122,7 +122,7 @@ def test_the_command_starts_with_empty_mask_and_default_signals(cli: CommandLine
     done = cli.run("run", "--", *program)
     blocked, ignored = (int(mask, 16) for mask in done.stdout.split())
     assert blocked == 0
-    # glibc's posix_spawn leaves its own two signals, 32 and 33, ignored; whoever uses them installs a handler.
+    # glibc's posix_spawn leaves its own two signals, 32 and 33, ignored; programs that use them install a handler.
     standard = 0x7FFFFFFF
     assert ignored & standard == int(bare.stdout.split()[1], 16) & standard
     done = cli.run("run", "--", "/bin/bash", "-c", "yes | head -1; echo ${PIPESTATUS[0]}")

@@ -14,7 +14,7 @@ from sandboxd_client.transport import activation
 
 @pytest.fixture
 def listener(tmp_path: Path) -> socket.socket:
-    """Somebody listens at `s`, and never accepts."""
+    """A process listens at `s`, and never accepts."""
     made = socket.socket(socket.AF_UNIX)
     made.bind(str(tmp_path / "s"))
     made.listen()
@@ -29,7 +29,7 @@ def test_who_listens_is_seen_without_a_connection(tmp_path: Path, listener: sock
         listener.setblocking(False)
         with pytest.raises(BlockingIOError):
             listener.accept()
-    assert not activation.is_listening(path)  # the file is there, and nobody listens
+    assert not activation.is_listening(path)  # the file is there, and no process listens
     assert not activation.only_a_connection_is_missing(path)
 
 
@@ -48,7 +48,7 @@ def test_a_daemon_is_known_by_the_lock_it_holds(tmp_path: Path, listener: socket
     path, lock = str(tmp_path / "s"), tmp_path / "lock"
     with listener:
         lock.write_text(f"{os.getpid()}\n")
-        assert activation.daemon_pid(path) is None  # a pid that was given to somebody else
+        assert activation.daemon_pid(path) is None  # a pid that was given to another process
         with lock.open():
             assert activation.daemon_pid(path) == os.getpid()
             assert not activation.only_a_connection_is_missing(path)

@@ -474,7 +474,7 @@ def test_after_a_restart_a_session_is_opened_again(box: Client, fake: FakeDaemon
         assert session.run("exit 4").returncode == 4
         assert session.id != first
         known.clear()
-        with pytest.raises(RpcError):  # the connection is still the same: the session was closed by somebody
+        with pytest.raises(RpcError):  # the connection is still the same: another client closed the session
             session.run("true")
 
 

@@ -113,7 +113,7 @@ def test_it_is_detached(path: str, serve: Serve, monkeypatch: pytest.MonkeyPatch
     assert isinstance(environment, dict) and environment["KEPT"] == "1"
     assert not {"NOTIFY_SOCKET", "LISTEN_FDS"} & set(environment)
     with open(reader, "rb") as end:
-        assert end.read() == b""  # nobody else holds the pipe's other end
+        assert end.read() == b""  # no other process holds the pipe's other end
 
 
 def test_many_at_once_start_one(path: str, serve: Serve) -> None:

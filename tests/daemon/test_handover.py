@@ -342,7 +342,7 @@ async def test_a_failed_start_leaves_commands_protected(
 async def test_a_failed_hand_over_leaves_commands_protected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Some are handed over by then, and some are not: nobody can go on with either."""
+    """Some are handed over by then, and some are not: no daemon can resume either."""
     async with successive_daemons(settings=SETTINGS) as daemons, daemons.client() as client:
         processes = []
         for name in ("first", "second"):

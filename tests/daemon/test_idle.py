@@ -20,7 +20,7 @@ async def test_it_ends_once_nothing_was_in_use_for_so_long() -> None:
 
 
 def test_a_daemon_without_clients_ends_in_good_order(identity: Identity) -> None:
-    """Run to its end: it may have ended before anybody has seen that it listens."""
+    """Run to its end: it may have ended before a client has seen that it listens."""
     address = identity.runtime / "sandboxd" / "sandboxd.sock"
     done = identity.run(identity.command("serve", "--socket", str(address), "--idle-exit", "0.2"))
     assert done.returncode == 0, done

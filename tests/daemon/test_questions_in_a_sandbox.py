@@ -52,7 +52,7 @@ async def test_a_program_in_a_sandbox_waits_for_the_answer() -> None:
 
 
 async def test_a_program_without_proxy_waits_for_the_answer() -> None:
-    """The look-up asks nobody: the connection does, with its port. Where nobody can be asked there is no such name."""
+    """The look-up asks no question: the connection does, with its port. Without subscribers there is no such name."""
     with serve_origin() as origin:
         async with running_daemon(settings=SETTINGS, resolve={"ask.test": "127.0.0.1"}) as running:
             async with running.client() as agent:

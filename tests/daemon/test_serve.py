@@ -22,7 +22,7 @@ CANNOT_START = 125
 
 
 def ask(daemon: DaemonProcess, method: str, params: dict[str, Any] | None = None) -> Any:
-    """One call, made by the identity itself: the daemon serves nobody else."""
+    """One call, made by the identity itself: the daemon serves no other user."""
     code = (
         "import json,socket,sys\n"
         "s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\n"

@@ -1,4 +1,4 @@
-"""What a command closes before it ends (chmod): nothing of ours stays in it, what it has planted there is found, and
+"""What a command closes before it ends (chmod): no placeholder stays in it, what it has planted there is found, and
 the next command runs."""
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def lab(identity: Identity) -> Iterator[Lab]:
 def test_a_directory_that_is_opened_up_between_two_commands(lab: Lab, whose: str) -> None:
     directory = lab.identity.write(lab.identity.base / "shared" / "file", "f").parent
     if whose == "theirs" and (lab.identity.uid == 0 or lab.identity.is_me):
-        return  # nobody here who could own it
+        return  # no other user here could own it
     if whose == "theirs":
         os.chown(directory, 0, 0)
     rules: Rules = {"cwd": directory, "deny_write": [f"/{directory}/absent"]}

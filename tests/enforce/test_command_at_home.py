@@ -1,4 +1,4 @@
-"""A command in the home directory keeps the user's absent settings from being created, and nobody else from working."""
+"""A command in the home directory creates no absent settings of the user, and hinders no other program."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ sys.stdin.read()
 
 
 def test_a_read_only_file_can_be_opened_outside_at_any_time(daemon: DaemonProcess) -> None:
-    """A lease (fcntl_locking(2), F_SETLEASE) takes no right to write, and lets whoever opens the file wait for 45 s."""
+    """A lease (fcntl_locking(2), F_SETLEASE) takes no right to write, and delays other openers of the file by 45 s."""
     file = daemon.identity.write(daemon.identity.home / "notes", "text")
     argv = ["python3", "-I", "-S", "-c", LEASE, str(file)]
     command = daemon.popen("run", "--", *argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -197,7 +197,7 @@ print(json.dumps(done))
 
 def test_what_a_command_uses_up_is_its_own(daemon: DaemonProcess) -> None:
     """A command runs out of descriptors and memory alone and ends as it should; memory is
-    shared with nobody; what is private has a size; a sandbox in it says that it cannot be."""
+    not shared; what is private has a size; a sandbox in it says that it cannot be."""
     key = 0x53424F58 + os.getpid() * 2
     libc = ctypes.CDLL(None, use_errno=True)
     segment = libc.shmget(key, 4096, 0o1000 | 0o666)

@@ -67,7 +67,7 @@ SERVICES = """docker.sock podman.sock containerd.sock buildkitd.sock S.gpg-agent
 
 
 class Servers:
-    """Listeners on the host. Nobody accepts: whoever was connected to is seen by what waits."""
+    """Listeners on the host. None accepts: connections are seen in the backlog."""
 
     def __init__(self, identity: Identity) -> None:
         self.directory = identity.base / "s"

@@ -1,4 +1,4 @@
-"""Whoever has waited for the end of a command finds what it has planted made harmless, at once and however the command
+"""A client that has waited for the end of a command finds what it has planted made harmless, however the command
 was run: nothing that acts upon the end, as a `git commit` behind `&&`, is earlier."""
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def _a_checkout_of_protected_files(daemon: DaemonProcess, identity: Identity) ->
 
 
 def _clean(daemon: DaemonProcess, identity: Identity) -> None:
-    """What keeps names absent is in nobody's way; what is there is, and is named."""
+    """Placeholders hinder no program; an existing entry does, and is named."""
     status, said, found = run(daemon, "mv .git g")
     assert status and f"{identity.workspace}/.git/config in it is kept" in found[f"{identity.workspace}/.git"]
     status, said, found = run(daemon, "touch new; git clean -fdxq -e o.git; ls -A")
@@ -180,7 +180,7 @@ def test_caches_of_package_managers(daemon: DaemonProcess, identity: Identity) -
     assert (identity.home / ".npm/_cacache/content-v2").exists() and (identity.home / ".cargo/registry/x").exists()
     assert sorted(path.name for path in (identity.home / ".cargo").iterdir() if path.name != "git") == ["registry"]
     assert run(daemon, "touch ~/.npm/_cacache/again")[0] == 0
-    assert daemon.stop() == 0  # what nobody has put anything into is gone
+    assert daemon.stop() == 0  # directories that stayed empty are gone
     assert {path.name for path in identity.home.iterdir()} == {".cargo", ".claude", ".local", ".npm"}
 
 

@@ -393,7 +393,7 @@ def test_a_denied_directory_above_leaves_the_project_open(lab: Lab) -> None:
     inside = lab.identity.write(lab.home / "proj" / "sub" / "file", "f").parent.parent
     assert lab.run("cat sub/file; touch new", project=inside, deny_read=["~"]).stdout == "f"
     assert not lab.run(f"cat {outside}", project=inside, deny_read=["~"]).ok
-    # the directory of one command opens nothing: whoever chooses it may be a model
+    # the directory of one command opens nothing: a model may choose it
     assert lab.run("true", project=lab.workspace, cwd=inside, deny_read=["~"]).error == "cwd_denied"
     assert not lab.run("touch x", project=lab.workspace, cwd=inside).ok  # it opens nothing
 
@@ -516,7 +516,7 @@ def test_a_writable_directory_in_which_nobody_can_make_anything(lab: Lab, mode: 
     if mode == "read-only" or lab.identity.uid == 0:
         directory.chmod(0o555)
     elif lab.identity.is_me:
-        return  # nobody here who could own it
+        return  # no other user here could own it
     else:
         os.chown(directory, 0, 0)
         directory.chmod(0o755)

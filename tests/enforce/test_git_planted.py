@@ -35,7 +35,7 @@ PLANTS = (
     + MONITOR.format("new/.git/modules/m"),
     "git clone -q ~/origin new; mkdir -p ../.git/modules; mv new/.git ../.git/modules/new;"
     f"echo 'gitdir: ../../.git/modules/new' > new/.git; {MONITOR.format('../.git/modules/new')}",
-    # git needs less of a directory than whoever lists it or renames in it
+    # git needs less of a directory than listing it or renaming in it
     "git init -q new; cp ~/evil new/.git/hooks/post-commit; chmod 555 new/.git/hooks",
     "git init -q new; cp ~/evil new/.git/hooks/post-commit; chmod 311 new/.git/hooks",
     f"git init -q new; {MONITOR.format('new/.git')}; chmod 555 new/.git",
@@ -144,7 +144,7 @@ def test_what_could_not_be_looked_through_is_told(daemon: DaemonProcess) -> None
     assert f"check the git repositories in {identity.workspace}" in done.stderr, daemon.log.read_text()[-1500:]
     assert not (identity.workspace / "a/b/c/d/e/.git/hooks/post-commit").exists()
     assert "e/.git/hooks/post-commit" in done.stderr
-    identity.run(["rm", "-rf", str(identity.workspace / ("d" * 200))])  # whoever goes by paths cannot
+    identity.run(["rm", "-rf", str(identity.workspace / ("d" * 200))])  # programs that use long paths cannot
 
 
 def test_many_closed_directories_are_opened_up(lab: Lab) -> None:

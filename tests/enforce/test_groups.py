@@ -14,7 +14,7 @@ from support.daemons import DaemonProcess, StartDaemon
 from support.users import Identity
 
 GROUP, NO_MEMBER = 4_200_001, 4_200_002
-"""Groups without a name: nobody is in them unless told so."""
+"""Groups without a name: a process is in them only when set so."""
 WRAP = """
 import json
 from sandboxd_client import Client
@@ -24,7 +24,7 @@ with Client(autostart=False) as box:
     input()
 """
 
-if os.geteuid() == 0:  # nobody else can choose groups
+if os.geteuid() == 0:  # other users cannot choose groups
 
     def call(
         daemon: DaemonProcess, argv: Sequence[str], *, groups: Sequence[int] = (), group: int | None = None
@@ -66,7 +66,7 @@ if os.geteuid() == 0:  # nobody else can choose groups
         assert daemon.process.wait(30) == 0
 
     def test_nor_does_one_that_another_has_asked_for(daemon: DaemonProcess, secret: Path) -> None:
-        """The helper is looked at as well: the words of a command can be run by somebody else than who got them."""
+        """The helper is looked at as well: the words of a command can be run by another process than its receiver."""
         identity = daemon.identity
         code = WRAP.format(path=str(secret))
         for groups in ((), (GROUP,)):

@@ -19,7 +19,7 @@ sandboxd stop >/dev/null
 
 @dataclass(frozen=True)
 class Seen:
-    """What somebody on such a host sees. `run` are the words that the command printed and its exit status."""
+    """Output on such a host. `run` are the words that the command printed and its exit status."""
 
     check_status: str
     run: list[str]
@@ -74,7 +74,7 @@ def without(*capabilities: str) -> list[str]:
 
 def test_root_without_the_capability_to_mount(identity: Identity) -> None:
     """As in a container without CAP_SYS_ADMIN."""
-    if identity.uid == 0:  # nobody else has it
+    if identity.uid == 0:  # other users lack it
         assert_sandboxed(look(identity, without("sys_admin", "net_admin", "sys_ptrace")))
 
 

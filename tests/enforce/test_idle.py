@@ -1,4 +1,4 @@
-"""A daemon that nobody uses does not wake up: by the kernel's counters, after it has worked."""
+"""An unused daemon does not wake up: by the kernel's counters, after it has worked."""
 
 from __future__ import annotations
 

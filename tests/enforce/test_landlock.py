@@ -161,7 +161,7 @@ def test_the_rest_of_the_job_gets_no_signal_and_both_are_layers(start_daemon: St
             shell.type(f"{{ {prefix}python3 -c {shlex.quote(JOB)} > said; }} | cat; echo survived''=${{PIPESTATUS[1]}}")
             shell.expect(outcome)
             shell.expect("%%-")
-            # whoever has started it may be gone before it is
+            # its parent may end before it does
             wait_until(lambda: sorted(said.read_text().split()) == ["own", "sent"])
             said.unlink()
         # an editor at Ctrl-Z: without more, it alone would stop, and the shell wait for what is left of the job

@@ -1,4 +1,4 @@
-"""A command's tree ends with whoever it was run for, wholly, and leaves nothing behind."""
+"""A command's whole tree ends with its owner, and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def mount(directory: Path) -> None:
     assert libc.mount(b"none", os.fsencode(directory), b"tmpfs", 0, b"mode=777") == 0, os.strerror(ctypes.get_errno())
 
 
-if os.geteuid() == 0:  # else there is nobody who could mount anything
+if os.geteuid() == 0:  # other users cannot mount anything
 
     def test_a_mount_below_has_the_rules_of_its_mount_point(identity: Identity) -> None:
         """Writable below a writable directory, closed below a closed one, read-only elsewhere, and a rule about

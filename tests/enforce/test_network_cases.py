@@ -50,7 +50,7 @@ with Client(autostart=False) as box, box.session(".") as session:
 """
 
 
-@pytest.mark.usefixtures("host_snapshot")  # alone: whatever else listens meanwhile on this machine would look like ours
+@pytest.mark.usefixtures("host_snapshot")  # alone: other new listeners on this machine would look like the test's
 def test_reasons_ports_and_certificates(start_daemon: StartDaemon, identity: Identity, origin: Origin) -> None:
     certificate = identity.write(identity.home / ".certs" / "ca.pem", "x")
     network = {"deniedDomains": ["no.test"], "deniedDomainReasons": {"no.test": WHY}}

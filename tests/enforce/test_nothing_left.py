@@ -22,7 +22,7 @@ WAITS = "echo running; trap '' TERM INT; read line; sleep 987"
 
 
 def start(identity: Identity, daemon: DaemonProcess) -> subprocess.Popen[bytes]:
-    """A command that runs until somebody dies."""
+    """A command that runs until a process of it is killed."""
     client = daemon.popen("run", "-c", WAITS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert client.stdout is not None and client.stdout.readline() == b"running\n"
     assert (identity.workspace / ".vscode").is_dir(), "what keeps a protected name absent is there"
@@ -53,7 +53,7 @@ def chain(client: subprocess.Popen[bytes]) -> list[int]:
 
 @each_bubblewrap
 def test_whoever_is_killed(daemon: DaemonProcess, host_snapshot: HostWatch) -> None:
-    """Whoever is killed."""
+    """The same for each killed process."""
     identity = daemon.identity
     identity.run(["git", "init", "-q", str(identity.workspace)])
     run_once(daemon)

@@ -80,7 +80,7 @@ def connect_proxy(port: int) -> Iterator[tuple[int, list[bytes]]]:
 
 
 def test_programs_that_know_no_proxy_go_through_the_parent_too(start_daemon: StartDaemon, origin: Origin) -> None:
-    """Captured connections: the name is one that nobody but the parent proxy could look up."""
+    """Captured connections: only the parent proxy could look the name up."""
     with connect_proxy(origin.port) as (port, asked):
         daemon = start_daemon(settings=network(allowedDomains=["far.test"], parentProxy=f"http://127.0.0.1:{port}"))
         script = "curl -sS --noproxy '*' http://far.test/; curl -sS --noproxy '*' http://no.test/ || echo refused"

@@ -1,4 +1,4 @@
-"""`on_violation="ask"` with a real daemon, a real sandbox and somebody who answers."""
+"""`on_violation="ask"` with a real daemon, a real sandbox and a client that answers."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_a_name_that_is_a_link_to_a_basic_device_breaks_nothing(lab: Lab) -> Non
 
 
 def test_links_at_protected_names_are_kept_to_their_end(lab: Lab) -> None:
-    """Below the top too: whoever changes the second link puts the editor's settings in place."""
+    """Below the top too: a change of the second link would put the editor's settings in place."""
     lab.host("mkdir -p sub/store; ln -s editor sub/.vscode; ln -s store sub/editor; ln -s hop free")
     planting = "rm editor; mkdir editor; echo planted > editor/tasks.json; ln -sfn /tmp editor; mv editor x; touch y"
     lab.run(f"cd sub; {planting}")

@@ -261,7 +261,7 @@ def test_git_clean_outside_while_a_command_runs(start_daemon: StartDaemon, ident
 
 
 def test_a_clean_up_from_above_while_a_command_runs(daemon: DaemonProcess, identity: Identity, run: Run) -> None:
-    """By a command whose working directory is further up: nothing is left, whoever ends first."""
+    """By a command whose working directory is further up: nothing is left, in either order of ends."""
     work = identity.workspace
     (work / "sub").mkdir()
     identity.own(work / "sub")

@@ -136,7 +136,7 @@ if os.geteuid() == 0:
 
     @contextlib.contextmanager
     def listening_elsewhere(path: str) -> Iterator[None]:
-        """Somebody listens at this path of another mount namespace, and of the same network: a container can."""
+        """A process listens at this path of another mount namespace, and of the same network: a container can."""
         inside = 'mount -t tmpfs none /run && exec "$@"'
         with subprocess.Popen(
             ["unshare", "--mount", "sh", "-c", inside, "listen", sys.executable, "-I", "-c", LISTEN, path],
@@ -484,7 +484,7 @@ if os.geteuid() == 0:
         assert installation.state() == "active"
         assert installation.done("service", "status")
 
-        # a unit of another version, and one that is not ours
+        # a unit of another version, and one of another author
         unit = installation.units / SERVICE
         unit.write_text(unit.read_text().replace("# Written by sandboxd ", "# Written by sandboxd 0.0.1 was ", 1))
         assert "of another version (0.0.1)" in installation.run("service", "status").stdout

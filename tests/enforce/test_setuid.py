@@ -1,4 +1,4 @@
-"""No set-user-ID program is left behind by a command: whoever runs one has the rights of its owner."""
+"""No set-user-ID program is left behind by a command: running one gives the rights of its owner."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_way_to_make_one_is_refused(daemon: DaemonProcess) -> None:
 
 
 def test_ordinary_work_does_not_notice(daemon: DaemonProcess) -> None:
-    """An archive with such a program in it, as somebody unpacks a root file system."""
+    """An archive with such a program in it, such as a root file system."""
     workspace = daemon.identity.workspace
     program = daemon.identity.write(workspace / "rootfs" / "su", "x", mode=0o755)
     program.chmod(0o4755)

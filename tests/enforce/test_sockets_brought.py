@@ -337,7 +337,7 @@ def test_what_an_earlier_command_has_moved_is_not_reached(
     assert servers.reached() == ["socks/there", "socks/relative", "socks/by a link"]
 
 
-if os.geteuid() == 0:  # else there is nobody who could mount anything
+if os.geteuid() == 0:  # other users cannot mount anything
 
     def test_the_other_name_of_a_writable_place_opens_no_more(
         start_daemon: StartDaemon, identity: Identity, servers: Servers

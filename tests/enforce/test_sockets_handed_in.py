@@ -1,5 +1,5 @@
 """Sockets of the host's network that a server outside hands in over a listed Unix socket (SCM_RIGHTS): they reach
-nobody. What belongs to the sandbox, and what was connected outside, works as before."""
+no peer. What belongs to the sandbox, and what was connected outside, works as before."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def blocked(daemon: DaemonProcess) -> list[dict[str, Any]]:
 
 @contextmanager
 def server(identity: Identity, path: Path) -> Iterator[Path]:
-    """Somebody on the host who says hello to whoever connects, and hears nothing else."""
+    """A server on the host that says hello to each connection, and reads nothing."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         identity.own(path)
@@ -111,7 +111,7 @@ def test_refusals_have_their_rule_and_ordinary_failures_are_none(start_daemon: S
         "run", "--show-violations", "-c",
         "touch ~/outside; cat ~/.ssh/id; echo > fixed/a; touch .bashrc .mcp.json /usr/lib/hidden/x /usr/lib/hidden;"
         "for i in 1 2 3 4 5; do echo > ~/outside; done; "
-        # not ours: no such file, there already, a directory, what the mode forbids, what is permitted
+        # no violation: no such file, there already, a directory, what the mode forbids, what is permitted
         "cat absent readable; mkdir fixed; cat fixed; echo > closed; cat closed; echo > new; rm new; touch /tmp/x; "
         "cat /etc/passwd; echo > /dev/null; ls /absent/x; echo > /absent/x; rmdir ~/absent",
     )  # fmt: skip

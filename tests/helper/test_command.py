@@ -39,7 +39,7 @@ class TestStatus:
         assert sandbox.finish() == (5, "", "")
 
     def test_orphans_are_reaped(self, launch: Launcher) -> None:
-        """init becomes the parent of whoever loses theirs; two hundred dead ones leave no trace."""
+        """init becomes the parent of orphans; two hundred dead ones leave no trace."""
         count = "n=0; for s in /proc/[0-9]*/stat; do n=$((n+1)); done; [ $n -lt 20 ]"
         script = f"i=0; while [ $i -lt 200 ]; do (true & ) ; i=$((i+1)); done; until {count}; do :; done; exit 9"
         assert launch.run(["sh", "-c", script])[0] == 9

@@ -184,7 +184,7 @@ print(sorted(results) == [5] * 256 + [errno.ENETUNREACH] * 44)"""
         sandbox.send(AGAIN)
         assert question(sandbox) == first
         answer(sandbox, first, errno.EACCES)
-        answer(sandbox, first, 0)  # nobody asked that any more
+        answer(sandbox, first, 0)  # an answer to a question that is over
         assert finish(sandbox) == "EACCES\n"
 
     def test_an_answer_in_pieces(self, launch: Launcher) -> None:
@@ -454,7 +454,7 @@ for port in (0, 0):
         assert finish(sandbox) == "EACCES\n" * 3
 
     def test_a_caller_that_hides_is_looked_at_all_the_same(self, launch: Launcher, sockets: Sockets) -> None:
-        """As ssh-agent does: it is told that nobody can look at it, and listens, and connects."""
+        """As ssh-agent does: it makes itself undumpable, listens, and connects."""
         script = f"{TRY}\nimport ctypes; print(ctypes.CDLL(None).prctl(4, 0)); attempt(1, 1, sys.argv[1])"
         sandbox = launch.python(script, sockets.serve("s"), watched=UNIX)
         sandbox.expect(Started())

@@ -25,7 +25,7 @@ from support.waiting import wait_until
 
 from .conftest import Launcher, Sandbox, configuration
 
-# Leaves its session, its parent and the terminal, and does not listen to anybody.
+# Leaves its session, its parent and the terminal, and ignores signals.
 STUBBORN = """
 trap '' TERM HUP INT
 (setsid sh -c "trap '' TERM HUP INT; echo up; sleep 1000; sleep 1000" &)
@@ -45,7 +45,7 @@ def assert_gone(pids: set[int]) -> None:
 
 
 def assert_all_gone(before: set[int]) -> None:
-    """For a bubblewrap that was killed early: it may itself leave somebody behind, who is the daemon's to end."""
+    """For a bubblewrap that was killed early: it may itself leave a process behind, which the daemon ends."""
 
     def gone() -> bool:
         end_orphans()

@@ -1,4 +1,4 @@
-"""init is out of the command's reach, and ordinary work under the filter is not in anybody's way."""
+"""init is out of the command's reach, and ordinary work under the filter is possible."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_same_is_possible_with_a_process_of_ones_own(launch: Launcher) -> No
     status, out, err = launch.python(script, "x").finish()
     assert status == 0, err
     answers = json.loads(out)
-    # Attached once already, no memory at that address, and no descriptor 3 there: but nobody says "not permitted".
+    # Attached once already, no memory at that address, and no descriptor 3 there: but no call says "not permitted".
     assert answers["attach"] == 0 and 1 not in {answers["read"], answers["write"], answers["descriptor"]}
 
 
@@ -109,7 +109,7 @@ def limit_of(sandbox: Sandbox) -> tuple[str, ...]:
 
 
 def test_nobody_else_is_there(launch: Launcher) -> None:
-    """Nobody else is there."""
+    """No other process is there."""
     status, out, _ = launch.run(
         ["sh", "-c", "ls /proc | grep '^[0-9]*$' | sort -n | head -2; kill -0 $PPID && echo $PPID"]
     )

@@ -63,7 +63,7 @@ def test_what_is_granted_where(launch: Launcher) -> None:
 
 
 def remaining(said: list[str]) -> list[str]:
-    """Without standard output: whether a pipe of somebody else's can be opened again is not for us to say."""
+    """Without standard output: it does not matter here whether a pipe of another program can be opened again."""
     return [one for one in said if one != "/dev/stdout"]
 
 

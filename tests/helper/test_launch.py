@@ -43,7 +43,7 @@ class TestNoDaemon:
         assert_refused(sandbox.finish(), "the daemon hung up before the command was started")
 
     def test_not_allowed_to_connect(self, launch: Launcher) -> None:
-        if launch.identity.uid == 0:  # nobody refuses root
+        if launch.identity.uid == 0:  # root is never refused
             return
         os.chmod(launch.path, 0)
         assert_refused(launch.start(launch.words()).finish(), "cannot reach the daemon: Permission denied")

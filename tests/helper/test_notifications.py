@@ -445,7 +445,7 @@ assert os.WEXITSTATUS(status) == 3
 
 
 def test_a_filter_of_the_commands_own(launch: Launcher, places: Places) -> None:
-    """A program may restrict itself further; it can take no listener of its own, and gets no call past ours."""
+    """A program may restrict itself further; it can take no listener of its own, and hides no call from the first."""
     script = f"""
 import ctypes, errno, os, struct
 os.chdir({str(places.base)!r})
@@ -501,7 +501,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 def test_where_a_listener_is_there_already(launch: Launcher) -> None:
-    """The command is not run, and nobody is left to wonder."""
+    """The command is not run, and the reason is printed."""
     sandbox = launch.start(["/usr/bin/env", "python3", "-I", "-S", "-c", HOLDING_A_LISTENER, *launch.words()], stdin=-1)
     sandbox.accept()
     sandbox.send(configuration(["echo", "ran"], watched=WRITES))
@@ -564,7 +564,7 @@ def test_when_init_is_killed_nobody_goes_on(launch: Launcher, places: Places) ->
 
 
 def test_a_daemon_that_is_gone_is_not_waited_for(launch: Launcher, places: Places) -> None:
-    """And init has nothing to do any more: it does not wake up for what nobody will hear."""
+    """And init has nothing to do any more: it does not wake up for reports without a receiver."""
     script = f"""
 import os, sys
 os.chdir({str(places.base)!r})

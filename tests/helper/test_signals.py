@@ -126,7 +126,7 @@ class TestBeforeTheStart:
 @dataclass
 class Terminal:
     """A terminal whose foreground process group is that of the launch. `leader` is what an interactive shell would be:
-    the leader of the session, in another group (the kernel lets nobody stop a group that has no such parent)."""
+    the leader of the session, in another group (the kernel stops no group without such a parent)."""
 
     master: int
     leader: int

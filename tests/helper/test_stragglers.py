@@ -1,4 +1,4 @@
-"""bubblewrap, killed while it makes the namespaces, leaves a child that waits for ever. Somebody has to end it."""
+"""bubblewrap, killed while it makes the namespaces, leaves a child that waits for ever. The daemon has to end it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def left_below(before: set[int]) -> list[processes.Process]:
 
 
 def test_what_is_stuck_is_ended(launch: Launcher) -> None:
-    """Whether one gets stuck is chance. Whoever has not ended by itself a moment after its end is found."""
+    """Whether one gets stuck is chance. One that has not ended by itself shortly after its end is found."""
     source, before = random.Random(1), {process.pid for process in processes.descendants()}
     for _ in range(TRIES):
         sandbox = launch.start(launch.words())

@@ -140,7 +140,7 @@ async def unchanging(host: HostFacts, asked: HostQueries) -> Facts:
 async def test_directories_that_are_compared_one_by_one_hold_nobody_up(
     tmp_path: Path, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are looked at in a thread; whoever has nothing to do with them, not at all."""
+    """They are looked at in a thread, and only for plans that depend on them."""
     local, remote = tmp_path / "local", Path("/dev/shm") / f"sandboxd-test-{os.getpid()}"
     compared: list[tuple[str, bool]] = []
     times_now, add = directory_changes._times_now, inotify.Inotify.add

@@ -82,7 +82,7 @@ CLI = "import sys; from sandboxd.cli.main import main; sys.argv[0] = 'sandboxd';
 
 
 async def test_a_client_starts_the_daemon() -> None:
-    """With the real parts, as nobody has told it otherwise. There is no `sandbox-exec` here, so nothing may run."""
+    """With the real parts, by default. There is no `sandbox-exec` here, so nothing may run."""
     async with surroundings() as around:
         more = {"TMPDIR": str(around.base / "tmp")}
         ran = python(CLI, around.home, "run", "--", "true", **more)

@@ -80,7 +80,7 @@ async def test_look_ups_that_hang_take_no_more_than_their_share(monkeypatch: pyt
     monkeypatch.setattr(socket, "getaddrinfo", hang)
     whole = PinnedResolver({}, SystemResolver(ProxyLimits(resolve_s=0.05), lookups=4, each=3))
     evil, other = whole.share(), whole.share()
-    for number in range(3):  # nobody waits any more after this, and each time there would be more
+    for number in range(3):  # no look-up waits after this; a leak would grow each time
         hanging = (evil.resolve(f"evil{number}{n}.test") for n in range(3))
         for outcome in await asyncio.gather(*hanging, return_exceptions=True):
             assert isinstance(outcome, DialError) and outcome.slug == "dns_timeout"

@@ -730,7 +730,7 @@ def asking_for(kind: str, port: int) -> bytes:
 @pytest.mark.parametrize("kind", WAITING)
 @pytest.mark.parametrize("half_closed_s", [0.01, 1000.0])
 async def test_a_question_ends_with_the_client_that_waits(kind: str, half_closed_s: float) -> None:
-    """Who is gone answers the first byte of an answer with a reset, so nobody waits for the limit."""
+    """Who is gone answers the first byte of an answer with a reset, so there is no wait for the limit."""
     asked, dropped = asyncio.Event(), asyncio.Event()
 
     async def ask(host: Host, port: int, decision: Decision) -> Decision:

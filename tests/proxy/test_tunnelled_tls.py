@@ -64,7 +64,7 @@ async def test_tls_passes_from_end_to_end() -> None:
             await sending
             assert hashlib.sha256(answer).digest() == hashlib.sha256(data).digest(), name
         writer.close()
-        with pytest.raises(ssl.SSLCertVerificationError):  # no authority of ours is between them
+        with pytest.raises(ssl.SSLCertVerificationError):  # no certificate authority stands between them
             await secured(proxies, port, ssl.create_default_context())
         assert proxies.blocked == []
 

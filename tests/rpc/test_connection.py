@@ -77,7 +77,7 @@ class Playground:
         return params
 
     async def tell_when_cancelled(self, call: MethodCall, params: Word) -> Word:
-        """Waits for ever; when that is cancelled, everybody is told of it."""
+        """Waits for ever; a cancellation is reported."""
         self.running.append(params.word)
         try:
             await asyncio.Event().wait()
@@ -85,7 +85,7 @@ class Playground:
         finally:
             for client in self.clients:
                 client.notify("cancelled", {})
-            for _ in range(5):  # whoever has gone is noticed meanwhile
+            for _ in range(5):  # closed connections are noticed meanwhile
                 await asyncio.sleep(0)
 
     def methods(self) -> dict[str, Route]:
@@ -365,7 +365,7 @@ async def test_large_requests_are_worked_on_one_by_one(door: Door, playground: P
 
 
 async def test_a_client_that_does_not_read_is_not_served_further(door: Door, playground: Playground) -> None:
-    """And neither is it cut off, nor does anybody else wait for it."""
+    """And neither is it cut off, nor does another client wait for it."""
     asked, size = 600, 100_000
     async with door.client() as lazy:
         lazy.reader._transport.pause_reading()
@@ -476,7 +476,7 @@ async def test_a_caller_that_is_refused_gets_one_error_and_the_end(
         with pytest.raises((ConnectionError, AssertionError)):
             await client.call("echo", {"word": "x"})
         assert playground.served == 0
-        assert not door.lost  # it never was one of ours
+        assert not door.lost  # it was never admitted
         assert [r["reason"] for r in door.log.records if r["event"] == "caller refused"] == ["peer_other_user"]
 
 
@@ -496,7 +496,7 @@ async def test_a_fault_in_one_connection_ends_only_that_one(door: Door, monkeypa
 
 
 async def test_a_blocking_client_of_a_few_lines(door: Door) -> None:
-    """The protocol as anybody would speak it, without any library of ours."""
+    """The protocol from the bytes up, without the client library."""
 
     def ask() -> Any:
         with socket.socket(socket.AF_UNIX) as plain:

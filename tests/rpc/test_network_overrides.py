@@ -1,5 +1,5 @@
 """What a caller's settings do to the network rules: of a session, of one command, of a file named for it. Tightening
-always works; widening where nobody has said no; who decides instead of us is not for a caller to say."""
+always works; widening unless it is forbidden; a caller cannot choose another proxy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is let in: this user, in the daemon's own user and pid namespaces, and nobody else."""
+"""Who is let in: this user, in the daemon's own user and pid namespaces, and no other process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OUTSIDERS = {
 
 @pytest.fixture
 def listener(world_directory: Path) -> Iterator[socket.socket]:
-    """A socket that everybody may connect to: what is tested is who is let in afterwards."""
+    """A socket that every user may connect to: the test is about the check afterwards."""
     path = world_directory / "peer.sock"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))

@@ -1,4 +1,4 @@
-"""Who is calling, on macOS: the kernel's record is read as it is laid out there, and everybody else is turned away."""
+"""Who is calling, on macOS: the kernel's record is read as it is laid out there, and other callers are refused."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_without_the_system_s_word_everybody_counts_as_sandboxed() -> None:
 
 
 def test_the_question_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In ours: sandboxed, may look our name up, may not look another one up."""
+    """In one of sandboxd: sandboxed, may look its own name up, may not look another one up."""
 
     class Check:
         argtypes: object = None

@@ -51,7 +51,7 @@ async def client(running: RunningDaemon) -> AsyncIterator[RawClient]:
 
 @dataclass(slots=True)
 class Person:
-    """Somebody who is subscribed."""
+    """A subscriber."""
 
     client: RawClient
     open: list[Any] = field(default_factory=list)
@@ -465,7 +465,7 @@ async def test_a_flood_of_hosts_is_cut_off(person: Person, command: Sandboxed) -
 async def test_text_from_inside_is_neutralised(
     client: RawClient, machine: FakeMachine, person: Person, origin: Origin, session_id: str
 ) -> None:
-    """A command cannot draw on the screen of whoever is asked."""
+    """A command cannot draw on the screen of the user who is asked."""
     nasty = "x\x1b]52;c;aGk=\x07\u202e\U000e0041\nAllow? yes"
     command = await start(client, machine, session_id, command_text=nasty, command_id="c\x1b[2J")
     waiting = asyncio.create_task(command.get(origin.url("ask.test")))
@@ -629,7 +629,7 @@ async def test_the_program_that_asks_may_not_answer_about_its_command(
 async def test_where_no_command_may_leave_the_sandbox_nobody_is_asked(
     client: RawClient, running: RunningDaemon, person: Person, session_id: str
 ) -> None:
-    """Where no command may leave the sandbox nobody is asked."""
+    """Where no command may leave the sandbox there is no question."""
     running.around.write(running.around.user_settings, {"sandbox": {"allowUnsandboxedCommands": False}})
     running.daemon.policies.reload()
     query = {"kind": "sandbox_override", "session_id": session_id, "command": "docker ps"}

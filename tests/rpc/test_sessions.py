@@ -50,7 +50,7 @@ async def test_sessions_end_with_their_connection(
         await open_session(other, running, name="detached", detach=True)
         await other.result("wrap", {"argv": ["true"], "cwd": str(running.around.project)})
         assert len((await client.result("session.list"))["sessions"]) == 3
-    machine.backend.launches[0].start()  # by whoever was given the argv
+    machine.backend.launches[0].start()  # by the holder of the argv
     machine.backend.launches[0].end()
     sessions = running.daemon.sessions
     await wait_until_async(lambda: len(sessions.all()) == 1, "the others end")

@@ -135,7 +135,7 @@ async def test_a_change_without_effect_says_why(client: RawClient, running: Runn
     unset = await update(client, change("unset", ENABLED))
     assert "says so" in unset["warnings"][0]
     local_file(running).write_text("{}")
-    local_file(running).chmod(0o666)  # everybody's, so it may only tighten
+    local_file(running).chmod(0o666)  # writable for every user, so it may only tighten
     opened = await update(client, change("add", DOMAINS, "ok.test"))
     assert "ignored" in opened["warnings"][0] and "every user can write it" in opened["warnings"][0]
 

@@ -151,7 +151,7 @@ def test_only_one_holds_the_lock(directory: str) -> None:
 
 
 def test_a_lock_removed_while_held_is_not_shared(directory: str) -> None:
-    """Whoever removes the file by hand gets a second daemon, but never two that hold the same name."""
+    """A removal of the file by hand permits a second daemon, but never two that hold the same name."""
     first = DirectoryLock(directory)
     os.unlink(first.path)
     second = DirectoryLock(directory)

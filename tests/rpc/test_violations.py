@@ -1,4 +1,4 @@
-"""`violation.*`: a list, a stream without gaps, a block below a command's output that nobody can forge."""
+"""`violation.*`: a list, a stream without gaps, a block below a command's output that cannot be forged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operating system refused: recorded for its command, neutralised, hidden where nobody wants to see it."""
+"""What the operating system refused: recorded for its command, neutralised, and hidden where settings say so."""
 
 from __future__ import annotations
 

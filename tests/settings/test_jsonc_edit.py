@@ -121,7 +121,7 @@ _comment = st.sampled_from(["", "", " ", "\n", "\n  ", " // note\n", "/* note */
 
 @st.composite
 def written(draw: Any, depth: int = 0) -> str:
-    """A value as somebody might have typed it."""
+    """A value as a user might have typed it."""
 
     def gap() -> str:
         return str(draw(_comment))

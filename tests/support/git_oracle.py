@@ -1,7 +1,7 @@
 """Runs the real git in every directory below some others, as a person would who goes there: git is the judge of what it
 obeys. What is planted names a canary, a program that notes its own name in a file.
 
-Run as whoever is to be protected, and without our code: `python git_oracle.py EMPTY_HOME DIRECTORY…`.
+Run as the user to be protected, and without sandboxd's code: `python git_oracle.py EMPTY_HOME DIRECTORY…`.
 """
 
 from __future__ import annotations

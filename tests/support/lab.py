@@ -26,7 +26,7 @@ RUNNER = Path(__file__).with_name("file_runner.py")
 GIT = {
     "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@a.test",
     "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@a.test",
-    "GIT_TEST_FSYNC": "0",  # git's own switch for tests: what is lost when the power fails is none of ours
+    "GIT_TEST_FSYNC": "0",  # git's own switch for tests: loss at a power failure is out of scope
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Port numbers of loopback that nobody else gets meanwhile. One that was free a moment ago, the kernel may give to any
+"""Port numbers of loopback, reserved meanwhile. One that was free a moment ago, the kernel may give to any
 other test that listens or connects."""
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def read_process(pid: int) -> Process | None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether `pid` runs. A zombie does not: it waits only for somebody to read its status."""
+    """Whether `pid` runs. A zombie does not: it waits only for its status to be read."""
     process = read_process(pid)
     return process is not None and process.state not in "ZX"
 
@@ -93,10 +93,10 @@ def there_now() -> Births:
 
 
 def end_others(than: Births) -> bool:
-    """Ends whoever else is below this process. True once nobody is left.
+    """End all other processes below this one. True once none is left.
 
-    Of adopted orphans nobody else reads the status, and process 1 of a pid namespace does not come to its end before
-    that is done for all that have been in it."""
+    No other process reads the status of adopted orphans, and process 1 of a pid namespace does not end before that
+    is done for all that have been in it."""
     others = [process for process in _all_below(os.getpid()) if process.birth not in than]
     for process in others:
         if process.state not in "ZX":

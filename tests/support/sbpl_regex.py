@@ -1,4 +1,4 @@
-"""The regular expressions of Seatbelt, as far as everybody agrees on what they mean.
+"""The regular expressions of Seatbelt, as far as their meaning is undisputed.
 
 The kernel has a small engine of its own. What is accepted here is the part that profiles in the wild use and that means
 the same in POSIX extended syntax and elsewhere: literals, `.`, classes, groups, `|`, `*`, `+`, `?`, `^`, `$` and a

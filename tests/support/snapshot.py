@@ -27,7 +27,7 @@ class Snapshot:
 
     def difference(self, later: Snapshot) -> list[str]:
         """One line for each fact that appeared (+), went (-) or changed (!). What went from a shared place was there
-        before us, so somebody else's to take away."""
+        before the test, so another's to remove."""
         before, after = self.facts, later.facts
         lines = [f"- {name} {before[name]}" for name in before.keys() - after.keys() if not name.startswith("shared ")]
         lines += [f"+ {name} {after[name]}" for name in after.keys() - before.keys()]
@@ -43,7 +43,7 @@ class Snapshot:
 class HostWatch:
     """What of the host belongs to one identity: its trees, what carries our name in the shared places, and every
     process below the test but `strangers`, who come and go by themselves. The shared places are other programs' too, so
-    only names that can be ours count there."""
+    only names that can be the test's count there."""
 
     identity: Identity
     strangers: Births = frozenset()
@@ -113,7 +113,7 @@ def _kind_and_content(path: Path, status: os.stat_result) -> tuple[str, str]:
 def _ours_in(shared: Path, identity: Identity, processes: frozenset[int]) -> dict[str, str]:
     """What carries our name (not that of our tests) in a shared place and belongs to the identity. For the directory
     in which all daemons of a user keep their temporary files, its entries count instead of itself, as far as no daemon
-    of somebody else (another test's, a person's own on a developer's machine) holds them."""
+    of another program (another test's, a person's own on a developer's machine) holds them."""
     facts: dict[str, str] = {}
     for path in _children(shared):
         if not _OUR_NAME.search(path.name):

@@ -165,10 +165,10 @@ def boot(identity: Identity, scratch: Path) -> Iterator[SystemdMachine]:
     for unit in UNITS:
         for found in (f"{directory}/{unit}" for directory in _UNIT_DIRECTORIES):
             if os.path.exists(found):
-                # A private /tmp would also be a directory in the /var/tmp of this machine, which nobody removes.
+                # A private /tmp would also be a directory in the /var/tmp of this machine, which is never removed.
                 (units / unit).write_text(Path(found).read_text().replace("PrivateTmp=yes", "PrivateTmp=no"))
                 break
-    # By this name the bus starts it, when somebody asks for it before it is there.
+    # By this name the bus starts it, when it is requested before it is there.
     (units / "dbus-org.freedesktop.login1.service").symlink_to("systemd-logind.service")
     (units / _TARGET).write_text("[Unit]\nRequires=dbus.socket systemd-journald.service systemd-logind.service\n")
     lines = Path("/etc/passwd").read_text().splitlines()

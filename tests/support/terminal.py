@@ -82,7 +82,7 @@ class Terminal:
             return False
         try:
             data = os.read(self._master, 65536)
-        except OSError:  # EIO: nobody has the terminal open any more
+        except OSError:  # EIO: no process has the terminal open
             return False
         self.text += data.decode(errors="replace")
         return bool(data)

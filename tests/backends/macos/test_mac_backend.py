@@ -229,7 +229,7 @@ async def test_from_ticket_to_end(tmp_path: Path) -> None:
     "end", [b"", b"exit \xff\n", b"exit -1\n", b"exit 99", b"x" * 20000, b"started\n" + b"y" * 9000]
 )
 async def test_a_supervisor_that_ends_without_a_status(tmp_path: Path, end: bytes) -> None:
-    """Killed, or saying what nobody understands: the tree ends all the same, and no status is made up."""
+    """Killed, or with an unknown answer: the tree ends all the same, and no status is made up."""
     async with context(tmp_path) as at:
         heard = Heard()
         await launch(at, heard)
@@ -300,7 +300,7 @@ async def test_ending_a_command(tmp_path: Path) -> None:
         heard = Heard()
         _, handle = await launch(at, heard)
         handle.terminate()
-        handle.kill()  # nobody is there yet: nothing happens
+        handle.kill()  # no process exists yet: nothing happens
         reader, writer = await connect(at)
         writer.write(b"ticket L1\n")
         await reader.readline()
@@ -317,7 +317,7 @@ async def test_ending_a_command(tmp_path: Path) -> None:
 
 
 async def test_closing_lets_commands_go_on(tmp_path: Path) -> None:
-    """The daemon goes: whoever has not started never will, and its ports are given back."""
+    """The daemon ends: launches that have not started never will, and its ports are released."""
     async with context(tmp_path) as at:
         made, _ = await launch(at, Heard(), "L2")
         port = int(made.env_set["HTTP_PROXY"].rpartition(":")[2])

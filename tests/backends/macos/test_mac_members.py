@@ -156,7 +156,7 @@ def test_killed_until_nobody_is_left() -> None:
 
 
 def test_it_gives_up_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process in an uninterruptible wait: the launch ends, and the log says that somebody was left."""
+    """A process in an uninterruptible wait: the launch ends, and the log names the remaining process."""
     monkeypatch.setattr(members, "PAUSE_S", 0.0)
     killed: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(pid))

@@ -1,4 +1,4 @@
-"""The log monitor with a stand-in for `log`: what it hands on, what it says of itself, and that nobody waits for it."""
+"""The log monitor with a stand-in for `log`: what it hands on, its own reports, and that nothing waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Children that are cancelled while they start: nobody waits for ever, and nobody is left."""
+"""Children that are cancelled while they start: no caller waits for ever, and no process is left."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_monitor(tmp_path: Path, turns: int) -> None:
 
 @pytest.mark.parametrize("turns", TURNS)
 async def test_probe_can_be_asked_again(tmp_path: Path, turns: int) -> None:
-    """Whoever asked has gone; the next one gets an answer."""
+    """The caller has gone; the next one gets an answer."""
     program = tmp_path / "sandbox-exec"
     program.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\nsleep 0.05\nexit 1\n")
     program.chmod(0o755)

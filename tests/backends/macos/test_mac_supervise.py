@@ -206,7 +206,7 @@ def test_signals_reach_the_command(daemon: Daemon, name: str) -> None:
 
 
 def test_stopping_and_going_on(daemon: Daemon) -> None:
-    # A job of its own below somebody of the same session: in an orphaned process group, which that of the tests may be
+    # A job of its own below a process of the same session: in an orphaned process group, which that of the tests may be
     # (su, setsid, a CI job), the kernel lets no terminal signal stop anything (setpgid(2), POSIX 2.4.3).
     script = "echo $$; read line; echo $line"
     process = start(daemon, "sh", "-c", script, stdin=subprocess.PIPE, process_group=0)

@@ -240,7 +240,7 @@ async def test_a_log_that_cannot_be_opened(on_full: str) -> None:
 
 
 async def test_a_log_that_others_move_or_remove_goes_on_in_its_place(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is written into a file that nobody will find; what was taken away stays missing."""
+    """Nothing is written into a removed file; removed lines stay missing."""
     settings = {"audit": {"enabled": True, "onFull": "block"}}
     async with running_daemon(settings=settings, assemble=FakeMachine().assemble) as running:
         path = default_log(running)

@@ -133,7 +133,7 @@ async def test_an_entry_follows_its_command() -> None:
 
     runs.running.clear()
     crash_store.listen(ended("a1"))
-    assert store.kept and store.texts() == {}  # nobody would find it, even before it is removed
+    assert store.kept and store.texts() == {}  # no daemon would find it, even before it is removed
     await wait_until_async(lambda: not store.kept, "it is removed")
     await crash_store.close()
     os.close(reader)

@@ -117,7 +117,7 @@ async def test_a_new_project_is_watched_as_well(world: World) -> None:
 async def test_many_projects_cost_equally_and_are_forgotten(world: World) -> None:
     async with world.reloading().following():
         watcher = world.watchers[0]
-        gc.disable()  # when it would run by itself is no matter of ours
+        gc.disable()  # it must not run by itself meanwhile
         try:
             for number in range(600):
                 world.policies.of_session(str(world.home / f"p{number}"))

@@ -1,4 +1,4 @@
-"""Placeholders: made, shared, kept from harm, and gone afterwards, whoever dies."""
+"""Placeholders: made, shared, kept from harm, and gone afterwards, whichever process dies."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_one_that_comes_and_goes_is_always_absent(work: Path) -> None:
 
 
 def test_what_a_person_makes_is_theirs_where_no_command_ran(work: Path, placeholders: Placeholders) -> None:
-    """A launch that nobody claimed, and `git clean` meanwhile."""
+    """An unclaimed launch, and `git clean` meanwhile."""
     hold = placeholders.hold((f"{work}/a/",), ((f"{work}/HEAD",),))
     (work / "a").rmdir()
     (work / "a").mkdir()
@@ -332,7 +332,7 @@ def test_a_damaged_journal_keeps_no_daemon_from_starting(work: Path, tmp_path: P
 
 
 def test_another_pid_namespaces_commands_keep_their_entries(work: Path, tmp_path: Path) -> None:
-    """A container that shares the directories: from here nobody can see whether a command still needs it."""
+    """A container that shares the directories: from here it is unknown whether a command still needs it."""
     journal = str(tmp_path / "journal")
     dies = _DIES.replace(
         "Placeholders(sys", "placeholder_journal._pid_namespace = lambda: '1'\nPlaceholders(sys"
@@ -390,7 +390,7 @@ def test_a_link_in_the_way_is_not_followed(work: Path, tmp_path: Path) -> None:
 
 
 def test_a_short_lived_daemon_leaves_the_journals_of_others(work: Path, tmp_path: Path) -> None:
-    """What is locked is somebody's who lives, whoever that is."""
+    """A locked journal belongs to a living daemon."""
     journal = str(tmp_path / "journal")
     path = f"{work}/.vscode/"
     subprocess.run([sys.executable, "-c", _WITH_ANOTHER, journal, path], env={"PYTHONPATH": os.pathsep.join(sys.path)})
@@ -481,7 +481,7 @@ def test_one_that_a_program_keeps_locked_is_not_waited_for(work: Path, placehold
 
 
 async def test_leftovers_of_another_daemon_are_removed_meanwhile(work: Path, tmp_path: Path) -> None:
-    """Nobody may start for days. What this one holds itself stays."""
+    """No daemon may start for days. The placeholders of this one stay."""
     journal = str(tmp_path / "journal")
     mine = Placeholders(journal, linger=0)
     mine.recover()

@@ -22,7 +22,7 @@ from support.proxies import Blocked, NoNames, rules
 
 
 class Lab:
-    """`policy` may be replaced. `people` says whether somebody can be asked."""
+    """`policy` may be replaced. `people` says whether there is a subscriber."""
 
     def __init__(self, *allowed: str, denied: Sequence[str] = (), people: bool = False, **how: object) -> None:
         self.policy = NetworkPolicy(allowed=rules(*allowed), denied=rules(*denied))

@@ -1,4 +1,4 @@
-"""A proxy with a password: who has it gets through, everybody else gets 407 or a refused handshake."""
+"""A proxy with a password: clients with it get through, others get 407 or a refused handshake."""
 
 from __future__ import annotations
 

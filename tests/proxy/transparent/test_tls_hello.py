@@ -1,4 +1,4 @@
-"""The server name of a TLS greeting, as real clients send it and as nobody should."""
+"""The server name of a TLS greeting, as real clients send it, and malformed."""
 
 from __future__ import annotations
 

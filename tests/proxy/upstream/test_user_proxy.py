@@ -1,4 +1,4 @@
-"""A proxy of the person's own in the place of ours: it decides, and nothing takes its place when it is gone."""
+"""The user's proxy in place of the daemon's: it decides, and nothing takes its place when it is down."""
 
 from __future__ import annotations
 

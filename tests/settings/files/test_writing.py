@@ -1,4 +1,4 @@
-"""Writing settings: nothing is lost, whoever else writes, and nothing but the change is different."""
+"""Writing settings: nothing is lost, whatever else writes, and nothing but the change is different."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ async def test_both_are_killed(pair: Pair) -> None:
     pair.processes.heard_from(pair.init.pid)
     pair.processes.kill()
     assert (pair.bubblewrap.wait(), pair.init.wait()) == (-signal.SIGKILL, -signal.SIGKILL)
-    pair.processes.kill()  # nobody is left
+    pair.processes.kill()  # no process is left
 
 
 @pytest.mark.parametrize("spoken", [False, True])

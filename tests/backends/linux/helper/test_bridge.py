@@ -350,7 +350,7 @@ async def test_a_stranger_is_hung_up_on_and_nobody_is_killed(setting: Setting, o
 
 @pytest.mark.parametrize("later", [False, True])
 async def test_a_fault_of_ours_ends_the_launch_at_once(setting: Setting, later: bool) -> None:
-    """Nobody waits for the end of the helper's patience, and the command does not start."""
+    """No wait for the helper's time limit, and the command does not start."""
 
     async def fault() -> None:
         raise ZeroDivisionError
@@ -587,7 +587,7 @@ async def test_another_daemon_hears_of_the_connects_that_wait(setting: Setting) 
     await setting.bridge.prepared(1)
     _, link = setting.bridge.take(TICKET)
     assert link is not None
-    recorder.asked[0][1](errno.EACCES)  # nobody hears that any more
+    recorder.asked[0][1](errno.EACCES)  # no receiver is left
     setting.bridge.resume(setting.bridge.hand_over())
     another = Recorder(listeners=recorder.listeners)
     setting.bridge.resume_link(TICKET, link, another, None)
@@ -614,7 +614,7 @@ def stored() -> Iterator[list[int]]:
 async def staying(
     setting: Setting, stored: list[int], under_way: asyncio.Future[bytes] | bytes
 ) -> tuple[Helper, Recorder, list[str]]:
-    """One that has told of its end, and what had been heard when it was cleared up. As under systemd, somebody else has
+    """One that has told of its end, and what had been heard when it was cleared up. As under systemd, a process has
     the daemon's end of the connection as well."""
     recorder, heard = Recorder(), list[str]()
 

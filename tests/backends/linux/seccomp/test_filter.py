@@ -145,7 +145,7 @@ def _cases() -> list[Case]:
         # Leases, and their neighbours in linux/fcntl.h.
         *(Case("fcntl", (3, 1024 | high), "EPERM") for high in (0, 1 << 32)),
         *(Case("fcntl", (3, command), "allow") for command in (0, 1, 2, 3, 4, 6, 7, 38, 1023, 1025, 1026, 1030, 1033)),
-        # Process 1, and everybody else.
+        # Process 1, and all others.
         *(
             Case(call, (pid,), "EPERM" if pid & 0xFFFFFFFF == 1 else "allow")
             for call in "prlimit64 sched_setaffinity sched_setscheduler sched_setparam sched_setattr".split()
