@@ -13,7 +13,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -131,6 +132,11 @@ for name in names:
 for number in range(1000):
     store("foreign", os.eventfd(number))
 """
+
+
+def differs(now: Callable[[], object], *before: object) -> Callable[[], bool]:
+    return lambda: now() not in before
+
 
 if os.geteuid() == 0:
 
@@ -412,6 +418,7 @@ if os.geteuid() == 0:
             there = {"PYTHONPATH": str(identity.home / "flood"), "PYTHONDONTWRITEBYTECODE": "1"}
             return stack.enter_context(manager.running(*argv, python, "-c", code, **there))
 
+        watchdog = partial(manager.show, SERVICE, "WatchdogTimestampMonotonic")
         line = "touch started; until test -e go; do sleep 0.05; done; exit 7"
         with contextlib.ExitStack() as stack:
             other = stack.enter_context(
@@ -424,8 +431,8 @@ if os.geteuid() == 0:
             for _ in range(2):
                 pid = installation.pid()
                 for _ in range(3):
-                    fed = manager.show(SERVICE, "WatchdogTimestampMonotonic")
-                    wait_until(lambda fed=fed: manager.show(SERVICE, "WatchdogTimestampMonotonic") != fed, "it is fed")
+                    fed = watchdog()
+                    wait_until(differs(watchdog, fed), "it is fed")
                 assert installation.done("run", "--", "echo", "beside") == "beside\n"
                 assert (installation.pid(), manager.show(SERVICE, "NRestarts")) == (pid, "0"), manager.journal()
                 manager.systemctl("restart", SERVICE)
@@ -453,7 +460,7 @@ if os.geteuid() == 0:
                     manager.systemctl("restart", SERVICE)
                 else:
                     manager.run("kill", "-9", str(pid))
-                wait_until(lambda pid=pid: installation.pid() not in (0, pid), "it was started again")
+                wait_until(differs(installation.pid, pid, 0), "it was started again")
                 assert installation.done("run", "--", "echo", "on") == "on\n"
                 found = json.loads(installation.done("status", "--json"))
                 assert (found["commands"], found["restarted"]["lost"], command.poll()) == (1, [], None), (
