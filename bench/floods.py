@@ -28,7 +28,8 @@ def floods(_bench: Bench | None, quick: bool, only: str = "") -> Iterator[Row]:
     """Each with a daemon of its own.
 
     The flood runs at the lowest priority, so that it is the daemon that is measured, and not who gets the
-    processors."""
+    processors. All stay in one session: the kernel may group processes by it (sched(7), autogroup), and priorities
+    order those of one group only."""
     for attack in ATTACKS | CLIENTS:
         if only in attack:
             try:
@@ -60,7 +61,7 @@ def _one(attack: str, quick: bool) -> Iterator[Row]:
 
 def _true(box: Client, bench: Bench) -> float:
     begin = time.perf_counter()
-    done = box.run([TRUE], cwd=str(bench.project), capture_output=True)
+    done = box.run([TRUE], cwd=str(bench.project), capture_output=True, start_new_session=False)
     if done.returncode != 0:
         raise RuntimeError(f"exit {done.returncode}: {done.stderr!r}")
     return time.perf_counter() - begin

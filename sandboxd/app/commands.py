@@ -79,6 +79,17 @@ def explaining_sockets(
     return explain
 
 
+def put_commands_first(events: Events, *all_turns: Turns) -> None:
+    """Reduce the shares of others whenever a command starts or ends."""
+
+    def hurry(event: Event) -> None:
+        if isinstance(event, RunPrepared | RunStarted | RunEnded):
+            for turns in all_turns:
+                turns.hurry()
+
+    events.listen(hurry)
+
+
 def make_proxies_of(
     resolver: PinnedResolver,
     prompts: Prompts,
@@ -90,12 +101,6 @@ def make_proxies_of(
     """Return a maker of a command's proxies; their listeners identify the command."""
     host_addresses = HostAddresses()
     room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0], turns)
-
-    def hurry(event: Event) -> None:
-        if isinstance(event, RunPrepared | RunStarted | RunEnded):
-            room.turns.hurry()
-
-    events.listen(hurry)
     dialer = Dialer()
     parents = ParentDialer(dialer, resolver)
 

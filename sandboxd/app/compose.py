@@ -16,7 +16,7 @@ from functools import partial
 
 from structlog.typing import FilteringBoundLogger
 
-from sandboxd.app.commands import explaining, explaining_sockets, make_proxies_of, placing
+from sandboxd.app.commands import explaining, explaining_sockets, make_proxies_of, placing, put_commands_first
 from sandboxd.app.configuration import DaemonConfig
 from sandboxd.app.crash_records import crash_entries
 from sandboxd.app.handover import DaemonRecord, Predecessor, RunningDaemon, TakingOver
@@ -192,6 +192,7 @@ async def run_daemon(
             SettingsMethods(policies, sessions, runtime.trusting, queries.subscriptions),
             PolicyMethods(queries.policy, sessions),
         )
+        put_commands_first(observers.events, turns, connections.turns)
         around = CallSurroundings(sessions, policies.places, reloading)
         dispatcher = Dispatcher(methods, around, log, controlled=observers.events.tell)
         lost = partial(queries.connection_lost, sessions)

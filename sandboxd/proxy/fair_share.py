@@ -67,7 +67,10 @@ class Turns:
         """Request another turn for a share with work done or waiting."""
         self._active[share] = None
         if self._begun is None:
-            self._begun = asyncio.get_running_loop().call_soon(self._begin)
+            self._begun = self._schedule()
+
+    def _schedule(self) -> asyncio.Handle:
+        return asyncio.get_running_loop().call_soon(self._begin)
 
     def _begin(self) -> None:
         self._begun = None

@@ -21,14 +21,14 @@ import select
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from structlog.typing import FilteringBoundLogger
 
 from sandboxd.errors import CallerError
 from sandboxd.handover.record import Descriptor
-from sandboxd.proxy.fair_share import STEP, Share
+from sandboxd.proxy.fair_share import CONNECTION, Share
 from sandboxd.rpc.dispatch import PATIENT, Dispatcher, answer_to
 from sandboxd.rpc.jsonrpc import DEEPEST, Json, error_message, is_response, is_too_deep
 from sandboxd.rpc.peer import AGENT, Caller
@@ -45,6 +45,8 @@ MOST_HELD = 16 << 20
 """Bytes of unfinished lines of all connections together, beside `HELD_BY_EACH` that any may have."""
 HELD_BY_EACH = 64 << 10
 _PAUSE_ABOVE, _RESUME_BELOW = 256 << 10, 64 << 10
+_READ = 40
+"""Cost of a read besides that of the system call: to stop and to go on."""
 _ONE_LINE = "one JSON text a line, UTF-8, at most 4 MiB"
 
 
@@ -80,12 +82,15 @@ class ConnectionRecord:
 
 @dataclass(slots=True)
 class Held:
-    """Bytes of unfinished lines of all connections, beyond the share of each."""
+    """Bytes of unfinished lines of all connections, beyond the share of each.
+
+    `buffer` is that of the one read that is under way."""
 
     size: int = 0
+    buffer: bytearray = field(default_factory=lambda: bytearray(64 << 10))
 
 
-class RpcConnection(asyncio.Protocol):
+class RpcConnection(asyncio.BufferedProtocol):
     """A connection of a client, and the owner of the sessions opened over it.
 
     `admit` identifies the caller (`rpc.peer.identify`) or raises CallerError; `opened` and `lost` tell of an
@@ -108,6 +113,7 @@ class RpcConnection(asyncio.Protocol):
         self._hurry = hurry
         self._share: Share = cast(Share, None)
         self._waits_for_turn = False
+        self._read_begun = 0.0
         self._dispatcher = dispatcher
         self._admit = admit
         self._log = log
@@ -154,13 +160,20 @@ class RpcConnection(asyncio.Protocol):
             self._transport.close()
             return
         self._share = self._share_of(self._caller)
+        self._share.spend(CONNECTION)
         self._log = self._log.bind(peer=self._caller.pid)
         self._opened(self)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> bytearray:
+        self._read_begun = time.perf_counter()
+        return self._held.buffer
+
+    def buffer_updated(self, size: int) -> None:
         if self._caller is not None:
-            self._share.spend(STEP, 4 * len(data))
-            self._lines.feed(data)
+            self._share.spend_since(self._read_begun)
+            self._share.spend(_READ)
+            with memoryview(self._held.buffer)[:size] as data:
+                self._lines.feed(data)
             self._take_lines()
 
     def eof_received(self) -> bool:
@@ -278,7 +291,9 @@ class RpcConnection(asyncio.Protocol):
                 self._answer_stopping(message)
             raise
         if answer is not None:
+            begun = time.perf_counter()
             self._send(answer)
+            self._share.spend_since(begun)
 
     def _answered(self, call: asyncio.Task[None]) -> None:
         if self._given_away:

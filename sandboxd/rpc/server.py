@@ -10,22 +10,24 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine
 from weakref import WeakValueDictionary
 
 from structlog.typing import FilteringBoundLogger
 
 from sandboxd.errors import CallerError
-from sandboxd.proxy.fair_share import CONNECTION, Share, Turns
+from sandboxd.proxy.fair_share import CONNECTION, Share, Timed
 from sandboxd.rpc.connection import ConnectionRecord, Held, RpcConnection
 from sandboxd.rpc.dispatch import Dispatcher
-from sandboxd.rpc.peer import Caller, Identity, identify
-from sandboxd.rpc.shares import BUDGET, ClientShare
+from sandboxd.rpc.peer import Caller, Identity, Process, identify
+from sandboxd.rpc.shares import ClientShare, ClientTurns
 from sandboxd.rpc.socket import ListeningSocket
 
 GRACE_S = 2.0
 """How long calls in flight may take when the daemon stops."""
 _AT_ONCE = 64
+_RECENT = 256
 _RETRY_S = 0.1
 """After running out of descriptors: who connects waits in the backlog."""
 
@@ -39,9 +41,10 @@ class Connections:
     def __init__(self, hurry: Callable[[], None] = lambda: None) -> None:
         self._hurry = hurry
         self._held = Held()
-        self._turns = Turns(BUDGET)
-        self._shares: WeakValueDictionary[int, Share] = WeakValueDictionary()
-        """By process."""
+        self.turns = ClientTurns()
+        self._shares: WeakValueDictionary[Process, ClientShare] = WeakValueDictionary()
+        self._recent: deque[ClientShare] = deque(maxlen=_RECENT)
+        """Kept, so that a process owes what it owed when it connects again."""
         self.admitted = 0
         """How many there have been."""
         self._open: set[RpcConnection] = set()
@@ -56,10 +59,11 @@ class Connections:
     def open(self) -> tuple[RpcConnection, ...]:
         return tuple(self._open)
 
-    def _share_of(self, caller: Caller) -> Share:
-        share = self._shares.get(caller.pid)
+    def _share_of(self, caller: Caller) -> ClientShare:
+        share = self._shares.get(caller.process)
         if share is None:
-            share = self._shares[caller.pid] = ClientShare(self._turns)
+            share = self._shares[caller.process] = ClientShare(self.turns)
+            self._recent.append(share)
         return share
 
     def _admit(self, connection: RpcConnection) -> None:
@@ -101,7 +105,7 @@ class Connections:
         self,
         dispatcher: Dispatcher,
         log: FilteringBoundLogger,
-        lost: Callable[[RpcConnection], Awaitable[None]],
+        lost: Callable[[RpcConnection], Coroutine[None, None, None]],
         admit: Callable[[socket.socket], Caller],
     ) -> RpcConnection:
         """Make a connection that is not connected yet.
@@ -117,7 +121,7 @@ class Connections:
         async def end(connection: RpcConnection) -> None:
             await connection.calls_ended()
             try:
-                await lost(connection)
+                await Timed(self._share_of(connection.caller), lost(connection))
             except Exception:
                 log.exception("the end of a connection was not clean", peer=connection.caller.pid)
 
@@ -136,7 +140,7 @@ class Connections:
         listening: ListeningSocket,
         dispatcher: Dispatcher,
         log: FilteringBoundLogger,
-        lost: Callable[[RpcConnection], Awaitable[None]],
+        lost: Callable[[RpcConnection], Coroutine[None, None, None]],
     ) -> AsyncIterator[None]:
         """Serve on `listening` as long as the context lasts.
 
@@ -150,7 +154,7 @@ class Connections:
             self._joining.add(joining)
             joining.add_done_callback(self._joining.discard)
 
-        self._acceptor = _Acceptor(listening.socket, accepted, log, Share(self._turns))
+        self._acceptor = _Acceptor(listening.socket, accepted, log, Share(self.turns))
         try:
             yield
         finally:

@@ -1,7 +1,8 @@
 """Share of one client process in the event loop and the worker threads.
 
 So much is free that requests here and there wait for nothing. A process that asks for more is measured by the clock: it
-goes on when others have had their turns, has one thread at a time, and few requests under way that need threads."""
+goes on when others have had their turns, has one thread at a time, and few requests under way that need threads. While
+a command starts or ends, or another process asks, all such work together gets a part of the time (`PACE`)."""
 
 from __future__ import annotations
 
@@ -21,13 +22,75 @@ T = TypeVar("T")
 
 BUDGET: Final = 100
 """Of one turn of the event loop, of all clients together."""
+PACE: Final = 300_000
+"""Of a second, of all clients together, in place of `BUDGET` while others are at work."""
+TICK_S: Final = 0.001
+MOST_SAVED: Final = 1_000
+"""Of one turn at that pace, however late it comes."""
+LIVE_S: Final = 0.1
+"""How long others count as at work after they did something."""
 MOST_OWED: Final = 1_000_000
 CREDIT: Final = 20_000
 """That a client has at the beginning; so much of it comes back in a second."""
-FREE: Final = 50_000
+FREE: Final = 100_000
+MOST_CREDIT: Final = 200_000
+"""Of all clients together, and comes back in a second: many short processes get no more."""
 HEAVY_AT_ONCE: Final = 4
 
 _CALLER: ContextVar[ClientShare | None] = ContextVar("caller", default=None)
+
+
+class _Bucket:
+    """Units that come back with time."""
+
+    __slots__ = ("_at", "_clock", "_left", "_most", "_per_s")
+
+    def __init__(self, most: int, per_s: int, clock: Callable[[], float]) -> None:
+        self._most = self._left = most
+        self._per_s = per_s
+        self._clock = clock
+        self._at = clock()
+
+    @property
+    def left(self) -> int:
+        now = self._clock()
+        back = int((now - self._at) * self._per_s)
+        if back:  # else the parts of a unit would be lost
+            self._left = min(self._most, self._left + back)
+            self._at = now
+        return self._left
+
+    def take(self, units: int) -> None:
+        self._left -= units
+
+
+class ClientTurns(Turns):
+    """The shares of all client processes."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        super().__init__(BUDGET)
+        self.clock = clock
+        self.credit = _Bucket(MOST_CREDIT, MOST_CREDIT, clock)
+        self._pace = _Bucket(MOST_SAVED, PACE, clock)
+        self._paced_until = 0.0
+
+    def hurry(self) -> None:
+        """Keep to the pace for a while, because others are at work."""
+        self._paced_until = self.clock() + LIVE_S
+
+    def _schedule(self) -> asyncio.Handle:
+        loop = asyncio.get_running_loop()
+        paced = self.clock() < self._paced_until
+        return loop.call_later(TICK_S, self._begin) if paced else loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        if len(self._active) > 1:
+            self.hurry()
+        self._budget = BUDGET
+        if self.clock() < self._paced_until:
+            self._budget = self._pace.left
+            self._pace.take(self._budget)
+        super()._begin()
 
 
 class ClientShare(Share):
@@ -35,13 +98,12 @@ class ClientShare(Share):
 
     What is over the credit comes from its share of a turn, and all of it is owed."""
 
-    __slots__ = ("_at", "_clock", "_credit", "_heavy", "at_work", "in_threads", "jobs")
+    __slots__ = ("_all", "_credit", "_heavy", "at_work", "in_threads", "jobs")
 
-    def __init__(self, turns: Turns, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, turns: ClientTurns) -> None:
         super().__init__(turns, most_owed=MOST_OWED, least_price=BUDGET)  # one in a turn: a line may be enormous
-        self._clock = clock
-        self._at = clock()
-        self._credit = CREDIT
+        self._all = turns.credit
+        self._credit = _Bucket(CREDIT, FREE, turns.clock)
         self._heavy = asyncio.Semaphore(HEAVY_AT_ONCE)
         self.jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         """For `Workers`: those that wait for a thread, whether one is at work, and what threads have cost by now."""
@@ -49,12 +111,10 @@ class ClientShare(Share):
         self.in_threads = 0
 
     def spend(self, cost: int = STEP, size: int = 0) -> None:
-        now = self._clock()
-        self._credit = min(CREDIT, self._credit + int((now - self._at) * FREE))
-        self._at = now
         cost, self.in_threads = cost + self.in_threads, 0
-        paid = min(cost, self._credit)
-        self._credit -= paid
+        paid = min(cost, self._credit.left, self._all.left)
+        self._credit.take(paid)
+        self._all.take(paid)
         super().spend(cost - paid, size)
 
     async def timed(self, work: Coroutine[Any, Any, T]) -> T:

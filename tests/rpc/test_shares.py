@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -12,11 +13,22 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.proxy.fair_share import Turns
 from sandboxd.rpc.call import MethodCall, Route
 from sandboxd.rpc.connection import MOST_HELD
 from sandboxd.rpc.peer import MethodAccess
-from sandboxd.rpc.shares import BUDGET, CREDIT, ClientShare, Workers, heavy
+from sandboxd.rpc.shares import (
+    BUDGET,
+    CREDIT,
+    LIVE_S,
+    MOST_CREDIT,
+    MOST_SAVED,
+    PACE,
+    TICK_S,
+    ClientShare,
+    ClientTurns,
+    Workers,
+    heavy,
+)
 from support.rpc import Door, RawClient, open_door
 from support.waiting import wait_until_async
 
@@ -99,9 +111,17 @@ async def test_unfinished_lines_of_all_clients_have_a_bound(door: Door) -> None:
         await wait_until_async(lambda: door.connections._held.size == 0, "nothing is held any more")
 
 
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 async def test_what_is_over_the_credit_is_owed_in_turns() -> None:
-    turns = Turns(BUDGET)
-    share = ClientShare(turns, clock=lambda: 0.0)
+    turns = ClientTurns(Clock())
+    share = ClientShare(turns)
     share.spend(CREDIT)
     assert share.has_some()
     share.spend(20 * BUDGET)
@@ -110,17 +130,76 @@ async def test_what_is_over_the_credit_is_owed_in_turns() -> None:
 
 
 async def test_credit_comes_back() -> None:
-    now = [0.0]
-    share = ClientShare(Turns(BUDGET), clock=lambda: now[0])
+    clock = Clock()
+    share = ClientShare(ClientTurns(clock))
     share.spend(CREDIT)
-    now[0] = 1.0
+    clock.now = 1.0
     share.spend(CREDIT)
     assert share.has_some()
 
 
+async def test_credit_of_many_processes_has_a_bound() -> None:
+    turns = ClientTurns(Clock())
+    shares = [ClientShare(turns) for _ in range(100)]
+    for share in shares:
+        share.spend(CREDIT)
+    assert sum(share.has_some() for share in shares) == MOST_CREDIT // CREDIT
+
+
+@pytest.mark.parametrize("live", [False, True])
+async def test_a_flood_has_a_part_of_the_time_while_a_command_starts(live: bool) -> None:
+    clock = Clock()
+    turns = ClientTurns(clock)
+    share = ClientShare(turns)
+    share.spend(CREDIT + MOST_SAVED)
+    owed = 30 * PACE // 1000
+    share.spend(owed)
+    turns.hurry()
+    if not live:
+        clock.now += LIVE_S
+        before = turns.count
+        await share.turn()
+        assert turns.count - before <= (owed + MOST_SAVED) // BUDGET + 2, "a turn of the event loop each, and no time"
+        return
+    began = clock.now
+    turns.hurry()
+    while not share.has_some():
+        turns.hurry()
+        clock.now += 0.001
+        await asyncio.sleep(TICK_S)
+    assert (clock.now - began) * 1000 >= 30
+
+
+async def test_a_flood_has_a_part_of_the_time_while_others_ask() -> None:
+    clock = Clock()
+    turns = ClientTurns(clock)
+    flooding, other = ClientShare(turns), ClientShare(turns)
+    flooding.spend(CREDIT + MOST_SAVED + PACE // 10)
+    began = clock.now
+    while not flooding.has_some():
+        other.spend(1)
+        clock.now += 0.001
+        await asyncio.sleep(TICK_S)
+    assert clock.now - began >= 0.1
+
+
+async def test_a_process_that_connects_again_owes_what_it_owed(door: Door, work: Work) -> None:
+    async with door.client() as client:
+        await client.result("ask")
+        (share,) = door.connections._shares.values()
+        share.spend(10 * CREDIT)
+    await wait_until_async(lambda: not len(door.connections), "it has gone")
+    del share, client
+    gc.collect()
+    async with door.client() as again:
+        await again.result("ask")
+        assert len(door.connections._shares) == 1
+        assert next(iter(door.connections._shares.values()))._credit.left < CREDIT // 2
+
+
 async def test_a_caller_has_one_thread_at_a_time() -> None:
     asyncio.get_running_loop().set_default_executor(Workers())
-    turns = Turns(BUDGET)
+    turns = ClientTurns()
     flooding, other = ClientShare(turns), ClientShare(turns)
     go_on, at_work, most = threading.Event(), [0], [0]
 
@@ -139,11 +218,11 @@ async def test_a_caller_has_one_thread_at_a_time() -> None:
     go_on.set()
     await asyncio.gather(*floods)
     assert most[0] == 1
-    assert flooding._credit + flooding._left < CREDIT - 5000, "what threads have cost is counted"
+    assert flooding._credit.left + flooding._left < CREDIT - 5000, "what threads have cost is counted"
 
 
 async def test_few_heavy_requests_of_a_caller_are_under_way() -> None:
-    share, go_on, under_way = ClientShare(Turns(BUDGET)), asyncio.Event(), []
+    share, go_on, under_way = ClientShare(ClientTurns()), asyncio.Event(), []
 
     async def work() -> None:
         under_way.append(1)
