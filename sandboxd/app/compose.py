@@ -43,7 +43,7 @@ from sandboxd.plan.request import Place
 from sandboxd.policy.hosts.parent_proxies import EnvironmentProxies, read_environment
 from sandboxd.proxy.dial import PinnedResolver, SystemResolver
 from sandboxd.proxy.fair_share import Turns
-from sandboxd.rpc.call import CallSurroundings
+from sandboxd.rpc.call import CallSurroundings, ConnectedClient
 from sandboxd.rpc.connection import ConnectionRecord, RpcConnection
 from sandboxd.rpc.dispatch import Dispatcher, routes
 from sandboxd.rpc.handlers.decisions import DecisionMethods
@@ -122,6 +122,12 @@ class _Queries:
     violations: ViolationQueries
     subscriptions: SettingsSubscriptions
 
+    def restricted(self, client: ConnectedClient) -> None:
+        """End the subscriptions that a connection made with all its powers."""
+        self.permissions.connection_lost(client)
+        self.violations.connection_lost(client)
+        self.subscriptions.remove(client)
+
     async def connection_lost(self, sessions: Sessions, connection: RpcConnection) -> None:
         self.permissions.connection_lost(connection)
         self.violations.connection_lost(connection)
@@ -171,7 +177,7 @@ async def run_daemon(
         state = steps.state(base, runtime, reloading, startup)
         running = steps.running(base, runtime, queries, connections, state, restarting)
         methods = routes(
-            HelloMethods(queries.permissions, queries.violations, queries.subscriptions),
+            HelloMethods(),
             StatusMethods(state, observers.metrics),
             LifecycleMethods(stop, restarting, sessions),
             SessionMethods(sessions, policies),
@@ -194,7 +200,9 @@ async def run_daemon(
         )
         put_commands_first(observers.events, turns, connections.turns)
         around = CallSurroundings(sessions, policies.places, reloading)
-        dispatcher = Dispatcher(methods, around, log, controlled=observers.events.tell)
+        dispatcher = Dispatcher(
+            methods, around, log, controlled=observers.events.tell, restricted=queries.restricted
+        )
         lost = partial(queries.connection_lost, sessions)
 
         def resumed(record: ConnectionRecord) -> RpcConnection:

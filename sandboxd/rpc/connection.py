@@ -30,6 +30,7 @@ from sandboxd.errors import CallerError
 from sandboxd.handover.record import Descriptor
 from sandboxd.proxy.fair_share import CONNECTION, Share
 from sandboxd.rpc.dispatch import PATIENT, Dispatcher, answer_to
+from sandboxd.rpc.handlers.hello import may_be_hello
 from sandboxd.rpc.jsonrpc import DEEPEST, Json, error_message, is_response, is_too_deep
 from sandboxd.rpc.peer import AGENT, Caller
 from sandboxd_client.wire import codes
@@ -219,6 +220,7 @@ class RpcConnection(asyncio.BufferedProtocol):
                 self._share.later(self._have_turn)
                 break
             begun = time.perf_counter()
+            line: str | None = ""
             try:
                 line = self._lines.next_line()
                 if line is None:
@@ -226,8 +228,11 @@ class RpcConnection(asyncio.BufferedProtocol):
                 message = loads(line)
                 if is_too_deep(line, message):
                     raise JsonTextError("parse_error", f"nested deeper than {DEEPEST} levels")
+                self._dispatcher.take_role(message, line, self)
                 self._take(message, len(line))
             except (FrameError, JsonTextError) as error:
+                if error.slug == "not_utf8" or may_be_hello(line or ""):
+                    self._dispatcher.restrict(self)
                 self._send(error_message(codes.number_of(error.slug), error.message, error.slug, _ONE_LINE))
             finally:
                 self._share.spend_since(begun)

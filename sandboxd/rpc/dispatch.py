@@ -17,7 +17,7 @@ from sandboxd.policy.display import neutralise
 from sandboxd.proxy.fair_share import Share
 from sandboxd.rpc.call import CallSurroundings, ConnectedClient, GroupHandler, MethodCall, MethodRow, Route
 from sandboxd.rpc.handlers.decisions import DecisionMethods
-from sandboxd.rpc.handlers.hello import HelloMethods
+from sandboxd.rpc.handlers.hello import HelloMethods, gives_powers_up
 from sandboxd.rpc.handlers.lifecycle import LifecycleMethods
 from sandboxd.rpc.handlers.permissions import PermissionMethods
 from sandboxd.rpc.handlers.policy import PolicyMethods
@@ -110,7 +110,7 @@ HEAVY = FRESH - {"status", "permission.request", "settings.get", "settings.locke
 class Dispatcher:
     """Answers the messages of all connections of a daemon.
 
-    `controlled` hears of the calls that change something."""
+    `controlled` hears of the calls that change something, `restricted` of connections that have given powers up."""
 
     def __init__(
         self,
@@ -119,7 +119,9 @@ class Dispatcher:
         log: FilteringBoundLogger,
         *,
         controlled: Callable[[Controlled], None] = lambda event: None,
+        restricted: Callable[[ConnectedClient], None] = lambda client: None,
     ) -> None:
+        self._restricted = restricted
         self._controlled = controlled
         self._around = around
         self._log = log
@@ -133,6 +135,19 @@ class Dispatcher:
 
         Raises nothing but CancelledError. What it takes is counted to `share`."""
         return await respond(message, self._methods, MethodCall(self._around, client, self._table), share)
+
+    def take_role(self, message: object, text: str, client: ConnectedClient) -> None:
+        """Restrict a connection by the message that says so, before the next one is taken.
+
+        To be called for each message, in their order."""
+        if gives_powers_up(message, text):
+            self.restrict(client)
+
+    def restrict(self, client: ConnectedClient) -> None:
+        """Take all powers from a connection but those of the role `agent`."""
+        if not client.caller.restricted:
+            client.restrict()
+            self._restricted(client)
 
     def _bound(self, name: str, route: Route) -> Any:
         async def call(context: MethodCall, params: object) -> Result:

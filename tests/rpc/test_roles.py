@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from pathlib import Path
@@ -136,6 +137,80 @@ async def test_an_agent_makes_a_project_of_no_wide_directory(
 async def test_a_role_is_taken_also_where_the_rest_of_hello_is_refused(client: RawClient) -> None:
     assert await slug(client, "hello", {"protocol": 0, **ROLE}) == "wrong_version"
     assert await slug(client, "settings.reload") == "not_permitted"
+
+
+HELLO = {"jsonrpc": "2.0", "id": 1, "method": "hello"}
+RESTRICTING = {
+    "a list": {**HELLO, "params": ["agent"]},
+    "an empty list": {**HELLO, "params": []},
+    "a text": {**HELLO, "params": "agent"},
+    "a number": {**HELLO, "params": 5},
+    "a list for the role": {**HELLO, "params": {"role": ["agent"]}},
+    "an object for the role": {**HELLO, "params": {"role": {"name": "agent"}}},
+    "a number for the role": {**HELLO, "params": {"role": 1}},
+    "another case": {**HELLO, "params": {"role": "Agent"}},
+    "white space": {**HELLO, "params": {"role": "agent "}},
+    "an unknown role": {**HELLO, "params": {"role": "reader"}},
+    "a role and an unknown key": {**HELLO, "params": {"role": "agent", "x": 1}},
+    "full and an unknown key": {**HELLO, "params": {"role": "full", "Role": "agent"}},
+    "another name of the key": {**HELLO, "params": {"roles": ["agent"]}},
+    "a role and a protocol that is none": {**HELLO, "params": {"role": "agent", "protocol": "1"}},
+    "beside the parameters": {**HELLO, "role": "agent"},
+    "an unknown member": {**HELLO, "params": {"role": "agent"}, "x": 1},
+    "no version": {"id": 1, "method": "hello", "params": ROLE},
+    "an id that is none": {**HELLO, "id": [1], "params": ROLE},
+    "another case of the method": {**HELLO, "method": "Hello", "params": ROLE},
+    "white space around the method": {**HELLO, "method": " hello", "params": ROLE},
+    "a notification": {"jsonrpc": "2.0", "method": "hello", "params": ROLE},
+    "a bad notification": {"jsonrpc": "2.0", "method": "hello", "params": ["agent"]},
+    "a batch": [{**HELLO, "params": ROLE}],
+    "a bad call in a batch": [{**HELLO, "method": "status"}, {**HELLO, "params": ["agent"]}],
+    "a batch in a batch": [[{**HELLO, "params": ROLE}]],
+    "a batch that is too long": [{**HELLO, "params": ROLE}] * 300,
+    "two roles in a batch": [{**HELLO, "params": ROLE}, {**HELLO, "params": {"role": "full"}}],
+    "the key twice": '{"jsonrpc":"2.0","id":1,"method":"hello","params":{"role":"agent","role":"full"}}',
+    "the parameters twice": '{"jsonrpc":"2.0","id":1,"method":"hello","params":{"role":"agent"},"params":{}}',
+    "the method twice": '{"jsonrpc":"2.0","id":1,"method":"hello","method":"status","params":{"role":"agent"}}',
+    "no end": '{"jsonrpc":"2.0","id":1,"method":"hello","params":{"role":"agent"}',
+    "a comma too many": '{"jsonrpc":"2.0","id":1,"method":"hello","params":{"role":"agent",}}',
+    "no UTF-8": b'{"jsonrpc":"2.0","id":1,"method":"hello","params":{"role":"agent\xff"}}',
+    "padding": {**HELLO, "params": {"role": "agent", "x": "x" * 100_000}},
+}
+KEEPING = {
+    "nothing": HELLO,
+    "no parameters": {**HELLO, "params": {}},
+    "null": {**HELLO, "params": {"role": None}},
+    "full": {**HELLO, "params": {"role": "full", "client": "x", "version": "1", "protocol": 1}},
+    "another method": {**HELLO, "method": "policy.explain", "params": {"kind": "path", "target": "/hello/role"}},
+    "another bad method": {**HELLO, "method": "status", "params": ["agent"]},
+    "a batch": [HELLO, {**HELLO, "params": {"role": "full"}}],
+    "a text that is no JSON": "{",
+}
+
+
+async def reload_behind(client: RawClient, message: Any) -> Any:
+    """The answer to a change of settings that is sent right behind a message."""
+    text = message if isinstance(message, (str, bytes)) else json.dumps(message)
+    reload = {"jsonrpc": "2.0", "id": "reload", "method": "settings.reload", "params": {}}
+    client.send_bytes((text if isinstance(text, bytes) else text.encode()) + b"\n")
+    client.send(reload)
+    while not isinstance(answer := await client.receive(), dict) or answer.get("id") != "reload":
+        assert answer is not None
+    return answer
+
+
+@pytest.mark.parametrize("message", RESTRICTING.values(), ids=RESTRICTING)
+async def test_a_hello_that_is_not_understood_restricts(client: RawClient, message: Any) -> None:
+    answer = await reload_behind(client, message)
+    assert answer["error"]["data"]["slug"] == "not_permitted"
+    assert (await client.result("hello"))["role"] == "agent"
+    assert await slug(client, "hello", {"role": "full"}) == "not_permitted"
+
+
+@pytest.mark.parametrize("message", KEEPING.values(), ids=KEEPING)
+async def test_a_hello_that_is_understood_keeps_powers(client: RawClient, message: Any) -> None:
+    assert "result" in await reload_behind(client, message)
+    assert (await client.result("hello"))["role"] == "full"
 
 
 async def test_a_restart_does_not_give_powers_back() -> None:

@@ -108,7 +108,7 @@ class RawClient:
         """The whole answer to a request, whatever else arrives before it."""
         number = self.request(method, params)
         while (answer := await self.receive()) is not None:
-            if answer.get("id") == number:
+            if isinstance(answer, dict) and answer.get("id") == number:
                 return answer
         raise AssertionError(f"the connection ended before {method} was answered")
 

@@ -2,32 +2,76 @@
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from sandboxd import __version__
-from sandboxd.daemon.permissions import PermissionQueries
-from sandboxd.daemon.settings.subscriptions import SettingsSubscriptions
-from sandboxd.daemon.violation_queries import ViolationQueries
 from sandboxd.errors import CallerError
 from sandboxd.rpc.call import MethodCall
 from sandboxd_client.wire.messages.hello import PROTOCOL, HelloParams, HelloResult, Role
+from sandboxd_client.wire.params import ParamsError, decode
 
 PROTOCOL_OLDEST = 1
+_LONGEST = 64 << 10
+_MEMBERS = {"jsonrpc", "method", "params", "id"}
 
 
-@dataclass(frozen=True, slots=True)
+def gives_powers_up(message: object, text: str) -> bool:
+    """Return whether a message restricts its connection, whatever becomes of it.
+
+    A `hello` that is not understood does: a client that asked for the role `agent` may ignore the error. `text` is that
+    of the message; a name that stands twice in it can be read in two ways."""
+    if len(text) > _LONGEST:
+        return "hello" in text and any(_hellos(message))
+    return not all(map(_keeps_powers, _hellos(message))) or ("hello" in text and _names_twice(text))
+
+
+def may_be_hello(text: str) -> bool:
+    """Return whether a line that is no JSON names a role."""
+    return "hello" in text and "role" in text
+
+
+def _hellos(message: object) -> Iterator[dict[str, object]]:
+    level = [message]
+    while level:
+        one = level.pop()
+        if isinstance(one, list):
+            level += [inner for inner in one if isinstance(inner, (list, dict))]
+        elif isinstance(one, dict) and isinstance(name := one.get("method"), str) and _is_hello(name):
+            yield one
+
+
+def _is_hello(name: str) -> bool:
+    return name.strip().casefold() == "hello"
+
+
+def _keeps_powers(call: dict[str, object]) -> bool:
+    if call["method"] != "hello" or not call.keys() <= _MEMBERS:
+        return False
+    try:
+        return decode(HelloParams, call.get("params", {})).role != "agent"
+    except ParamsError:
+        return False
+
+
+def _names_twice(text: str) -> bool:
+    found = False
+
+    def members(pairs: list[tuple[str, object]]) -> object:
+        nonlocal found
+        found = found or len(dict(pairs)) < len(pairs)
+        return None
+
+    json.loads(text, object_pairs_hook=members)
+    return found
+
+
 class HelloMethods:
     """`hello`."""
 
-    permissions: PermissionQueries
-    violations: ViolationQueries
-    subscriptions: SettingsSubscriptions
-
     async def hello(self, call: MethodCall, params: HelloParams) -> HelloResult:
         """Tell the client the protocol of the daemon, or refuse one that is too old."""
-        if params.role == "agent":  # also where the rest is refused: a client may ignore that
-            self._give_powers_up(call)
         if params.protocol < PROTOCOL_OLDEST:
             raise CallerError(
                 "wrong_version",
@@ -42,14 +86,3 @@ class HelloMethods:
         names = tuple(name for name, method in call.methods.items() if method.access in call.caller.access)
         role: Role = "agent" if call.caller.restricted else "full"
         return HelloResult("sandboxd", __version__, PROTOCOL, PROTOCOL_OLDEST, os.getpid(), names, role)
-
-    def _give_powers_up(self, call: MethodCall) -> None:
-        """Restrict the connection.
-
-        What it has subscribed to with its powers it hears no more."""
-        if call.caller.restricted:
-            return
-        call.client.restrict()
-        self.permissions.connection_lost(call.client)
-        self.violations.connection_lost(call.client)
-        self.subscriptions.remove(call.client)
