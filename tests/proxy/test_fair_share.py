@@ -8,11 +8,10 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
-from sandboxd.app.commands import make_proxies_of
+from sandboxd.app.commands import put_commands_first
 from sandboxd.proxy.fair_share import BUDGET, CONNECTION, HURRIED_TURNS, LEAST, LESS, STEP, Share, Turns
 from sandboxd.proxy.limits import ProxyLimits, Room
 from sandboxd.runtime.events import Disconnected, Events, RunStarted
@@ -73,8 +72,7 @@ def test_a_launch_and_an_end_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     hurried: list[Turns] = []
     monkeypatch.setattr(Turns, "hurry", lambda turns: hurried.append(turns))
     events = Events()
-    absent: Any = None  # what makes the proxies of a command, of which there is none here
-    make_proxies_of(absent, absent, absent, events, absent, Turns())
+    put_commands_first(events, Turns())
     events.tell(Disconnected("session", "command", 1, 1))
     assert hurried == []
     events.tell(RunStarted("wrap", "command", "session", 1))
