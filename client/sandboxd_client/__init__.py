@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         PermissionDenied,
         RpcError,
         SandboxdError,
+        SandboxOffWarning,
         SandboxSetupError,
         WrongVersion,
     )
@@ -46,7 +47,8 @@ _MODULES = {
     "client": "Client Session",
     "running.completed": "CommandFailed Completed Override",
     "errors": "ApprovalRequired CommandDenied CommandRefused ConnectionLost DaemonNotRunning DaemonStartFailed "
-    "DaemonTimeout InvalidCommand PermissionDenied RpcError SandboxSetupError SandboxdError WrongVersion",
+    "DaemonTimeout InvalidCommand PermissionDenied RpcError SandboxOffWarning SandboxSetupError SandboxdError "
+    "WrongVersion",
     "running.process": "Process",
     "wire.messages.settings": "Change",
     "wire.messages.wrap": "Overrides",
@@ -76,6 +78,7 @@ __all__ = [
     "PermissionDenied",
     "Process",
     "RpcError",
+    "SandboxOffWarning",
     "SandboxSetupError",
     "SandboxdError",
     "Session",

@@ -165,11 +165,17 @@ class AsyncRpcMethods:
         session_id: str | None = None,
         dangerously_disable_sandbox: bool = False,
         path: str | None = None,
+        is_sandbox: bool | None = None,
     ) -> ShouldSandboxResult:
-        """Return the decision; `path` is the PATH of the command, by default $PATH."""
-        if path is None:
-            path = sendable_search_path(os.environ)
-        params = ShouldSandboxParams(command, session_id, absolute(cwd), dangerously_disable_sandbox, path)
+        """Return the decision; `path` and `is_sandbox` are by default $PATH and $IS_SANDBOX."""
+        params = ShouldSandboxParams(
+            command,
+            session_id,
+            absolute(cwd),
+            dangerously_disable_sandbox,
+            sendable_search_path(os.environ) if path is None else path,
+            bool(os.environ.get("IS_SANDBOX")) if is_sandbox is None else is_sandbox,
+        )
         return await self.call(methods.SHOULD_SANDBOX, params)
 
     async def wrap(
@@ -218,9 +224,10 @@ class AsyncRpcMethods:
         scope: Scope = "once",
         ttl_s: float | None = None,
         confirm: bool = False,
+        pattern: str | None = None,
     ) -> PermissionResponseResult:
         """Answer a prompt. Raises RpcError, such as `question_closed`."""
-        params = PermissionResponseParams(request_id, behavior, scope, ttl_s, confirm or None)
+        params = PermissionResponseParams(request_id, behavior, scope, ttl_s, confirm or None, pattern)
         return await self.call(methods.PERMISSION_RESPOND, params)
 
     async def permission_request(

@@ -5,26 +5,35 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
-from sandboxd_client.errors import ConnectionLost, RpcError, WrapOutdated
+from sandboxd_client.errors import ConnectionLost, RpcError, SandboxdError, SandboxOffWarning, WrapOutdated
 from sandboxd_client.rpc import RpcMethods, opening
 from sandboxd_client.running.commands import Path, absolute
 from sandboxd_client.running.completed import Completed
 from sandboxd_client.running.launching import (
+    LONGEST_ANNOTATED,
+    TOO_LONG,
     WRAPS_TRIED,
     Command,
     Launch,
     RunOptions,
     SpawnOptions,
+    annotated_stream,
+    answered,
     bare_launch,
     check_decision,
     check_options,
     command_line,
+    is_in_sandbox,
+    off_warning,
+    question_about,
     run_arguments,
     search_path,
+    wants_outside,
     wrap_arguments,
     wrapped_launch,
 )
@@ -73,6 +82,7 @@ class Client(RpcMethods):
         role: Role = "full",
     ) -> None:
         self._connector = SharedConnector(socket, autostart=autostart, timeout=timeout, role=role)
+        self._warned: set[str | None] = set()  # sessions with a SandboxOffWarning
 
     # the connection
 
@@ -139,10 +149,11 @@ class Client(RpcMethods):
 
         Takes keywords of subprocess.run, and those of RunOptions. Raises SandboxSetupError when the sandbox failed and
         no command ran; with `decide=True` CommandDenied and ApprovalRequired; TimeoutExpired and CommandFailed as in
-        subprocess. With `on_violation="ask"` the result may be that of a second run outside the sandbox (`override`).
+        subprocess. Standard error that is captured as text ends with a block of the violations. With
+        `on_violation="ask"` the result may be that of a second run outside the sandbox (`override`).
         An interruption or a cancellation ends the command and withdraws the prompt."""
         check_options(options, RunOptions, "run")
-        ask = wants_question(options)
+        ask, annotated = wants_question(options), annotated_stream(options)
         input, timeout, check, spawning = run_arguments(options)
         process: Process | None = None
         for left in reversed(range(WRAPS_TRIED)):
@@ -156,6 +167,8 @@ class Client(RpcMethods):
         self._connector.remember(done)
         if ask and done.violations:
             done = ask_to_run_outside(self, command, spawning, done, input, timeout)
+        if annotated is not None:
+            self._annotate(done, annotated, options)
         if check:
             done.check_returncode()
         return done
@@ -163,21 +176,48 @@ class Client(RpcMethods):
     def _launch(self, command: Command, options: SpawnOptions) -> Launch:
         arguments = wrap_arguments(command, options)
         decision = None
-        unsandboxed = options.get("dangerously_disable_sandbox", False)
         if options.get("decide", False):
-            decision = self.should_sandbox(
-                command_line(command),
-                cwd=arguments.get("cwd"),
-                session_id=arguments.get("session_id"),
-                dangerously_disable_sandbox=unsandboxed,
-                path=search_path(options),
-            )
-            check_decision(decision, approved(decision, options.get("approve")))
+            decision = self._decided(command, options)
             if not decision.sandboxed:
                 return bare_launch(command, options, absolute(arguments.get("cwd")), decision)
-        elif unsandboxed:
+        elif wants_outside(options):
             raise ValueError("dangerously_disable_sandbox needs decide=True: only a decision lets a command run bare")
         return wrapped_launch(command, options, self.wrap(**arguments), decision)
+
+    def _decided(self, command: Command, options: SpawnOptions) -> ShouldSandboxResult:
+        """Ask for the decision, and a user where it says so. Raises CommandRefused."""
+        session_id = options.get("session_id")
+        decision = self.should_sandbox(
+            command_line(command),
+            cwd=options.get("cwd"),
+            session_id=session_id,
+            dangerously_disable_sandbox=wants_outside(options),
+            path=search_path(options),
+            is_sandbox=is_in_sandbox(options.get("env")),
+        )
+        if decision.behavior == "ask" and options.get("approve") is None:
+            kind, query = question_about(command, options, decision)
+            decision = answered(decision, self.permission_request(kind, **query))
+        else:
+            check_decision(decision, approved(decision, options.get("approve")))
+        off = off_warning(decision, session_id)
+        if off and session_id not in self._warned:
+            self._warned.add(session_id)
+            warnings.warn(off, SandboxOffWarning, stacklevel=4)
+        return decision
+
+    def _annotate(self, done: Completed, stream: str, options: SpawnOptions) -> None:
+        """Put the block of violations at the end of a captured text."""
+        if done.wrap is None:
+            return
+        text = getattr(done, stream) or ""
+        if len(text) > LONGEST_ANNOTATED:
+            setattr(done, stream, text + TOO_LONG)
+            return
+        command_id, session_id = options.get("command_id") or done.wrap.wrap_id, options.get("session_id")
+        with contextlib.suppress(SandboxdError):
+            found = self.violation_annotate(command_id, text, session_id=session_id)
+            setattr(done, stream, found.stderr)
 
 
 class Session:
@@ -236,6 +276,7 @@ class Session:
         cwd: Path | None = None,
         dangerously_disable_sandbox: bool = False,
         path: str | None = None,
+        is_sandbox: bool | None = None,
     ) -> ShouldSandboxResult:
         return self._in_session(
             lambda session_id: self._client.should_sandbox(
@@ -244,6 +285,7 @@ class Session:
                 session_id=session_id,
                 dangerously_disable_sandbox=dangerously_disable_sandbox,
                 path=path,
+                is_sandbox=is_sandbox,
             )
         )
 

@@ -114,7 +114,11 @@ class CommandDenied(CommandRefused):
 
 
 class ApprovalRequired(CommandRefused):
-    """The command needs an approval that it did not get."""
+    """The command needs an approval, and no client answers prompts."""
+
+
+class SandboxOffWarning(UserWarning):
+    """Commands run without a sandbox, since the settings say so."""
 
 
 def error_of_reply(error: object) -> SandboxdError:

@@ -166,11 +166,17 @@ class RpcMethods:
         session_id: str | None = None,
         dangerously_disable_sandbox: bool = False,
         path: str | None = None,
+        is_sandbox: bool | None = None,
     ) -> ShouldSandboxResult:
-        """Return the decision; `path` is the PATH of the command, by default $PATH."""
-        if path is None:
-            path = sendable_search_path(os.environ)
-        params = ShouldSandboxParams(command, session_id, absolute(cwd), dangerously_disable_sandbox, path)
+        """Return the decision; `path` and `is_sandbox` are by default $PATH and $IS_SANDBOX."""
+        params = ShouldSandboxParams(
+            command,
+            session_id,
+            absolute(cwd),
+            dangerously_disable_sandbox,
+            sendable_search_path(os.environ) if path is None else path,
+            bool(os.environ.get("IS_SANDBOX")) if is_sandbox is None else is_sandbox,
+        )
         return self.call(methods.SHOULD_SANDBOX, params)
 
     def wrap(
@@ -219,9 +225,10 @@ class RpcMethods:
         scope: Scope = "once",
         ttl_s: float | None = None,
         confirm: bool = False,
+        pattern: str | None = None,
     ) -> PermissionResponseResult:
         """Answer a prompt. Raises RpcError, such as `question_closed`."""
-        params = PermissionResponseParams(request_id, behavior, scope, ttl_s, confirm or None)
+        params = PermissionResponseParams(request_id, behavior, scope, ttl_s, confirm or None, pattern)
         return self.call(methods.PERMISSION_RESPOND, params)
 
     def permission_request(

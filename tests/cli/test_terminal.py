@@ -7,6 +7,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -215,9 +216,9 @@ def test_ctrl_c_in_the_library_ends_the_command(cli: CommandLine, fake: FakeDaem
         assert "cleaned" in terminal.text
 
 
-def decided(fake: FakeDaemon, *, sandboxed: bool, behavior: str) -> None:
+def decided(fake: FakeDaemon, *, sandboxed: bool, behavior: str, **more: Any) -> None:
     reason = {"type": "sandboxOverride", "text": "asked to run without a sandbox"}
-    fake.answer("should_sandbox", {"sandboxed": sandboxed, "behavior": behavior, "reason": reason, "hint": "h"})
+    fake.answer("should_sandbox", {"sandboxed": sandboxed, "behavior": behavior, "reason": reason, "hint": "h", **more})
 
 
 @pytest.mark.parametrize(
@@ -242,13 +243,54 @@ def test_without_a_sandbox_only_when_a_person_says_yes(
 
 
 def test_without_a_terminal_nobody_can_confirm(cli: CommandLine, fake: FakeDaemon) -> None:
-    decided(fake, sandboxed=False, behavior="allow")
+    decided(fake, sandboxed=False, behavior="ask")
     done = cli.run("run", "--disable-sandbox", "--", "echo", "ran", input="y\n", start_new_session=True)
     assert (done.returncode, done.stdout) == (125, "")
-    assert "needs a person at a terminal" in done.stderr
+    assert "no terminal and no client that answers prompts" in done.stderr and "sandboxd prompts" in done.stderr
 
 
-@pytest.mark.parametrize(("sandboxed", "behavior"), [(True, "allow"), (True, "ask"), (False, "deny"), (True, "deny")])
+@pytest.mark.parametrize(
+    ("behavior", "by", "outcome", "status"),
+    [
+        ("allow", "pid 1", "answered", 0),
+        ("allow", "policy", "", 125),
+        ("allow", None, "", 125),
+        ("deny", "pid 1", "answered", 125),
+        ("deny", None, "no_subscriber", 125),
+    ],
+)
+@pytest.mark.parametrize("option", ["--disable-sandbox", "--decide"])
+def test_without_a_terminal_subscribers_are_asked(
+    cli: CommandLine, fake: FakeDaemon, option: str, behavior: str, by: str | None, outcome: str, status: int
+) -> None:
+    decided(fake, sandboxed=False, behavior="ask", question="sandbox_override")
+    answer = {"behavior": behavior, "scope": "once", "by": by, "text": "so it is", "outcome": outcome}
+    fake.answer("permission.request", answer)
+    done = cli.run("run", option, "-c", "echo ran", start_new_session=True)
+    assert (done.returncode, done.stdout) == (status, "" if status else "ran\n")
+    asked = fake.calls[-1]
+    assert asked.method == "permission.request"
+    assert (asked.params["kind"], asked.params["command"]) == ("sandbox_override", "echo ran")
+
+
+def test_a_command_that_a_rule_asks_about_runs_inside_after_a_yes(cli: CommandLine, fake: FakeDaemon) -> None:
+    decided(fake, sandboxed=True, behavior="ask", question="command")
+    with Terminal([*cli.argv, "run", "--decide", "--", "echo", "ran"], env=cli.env) as terminal:
+        terminal.expect("May this command run")
+        terminal.expect(r"\[y/N\] ")
+        terminal.type("y")
+        terminal.expect("ran")
+        assert terminal.wait() == 0
+    assert "wrap" in [call.method for call in fake.calls]
+
+
+def test_a_request_that_is_ignored_runs_inside(cli: CommandLine, fake: FakeDaemon) -> None:
+    decided(fake, sandboxed=True, behavior="allow")
+    done = cli.run("run", "--disable-sandbox", "-c", "echo $SANDBOX_RUNTIME", start_new_session=True)
+    assert (done.returncode, done.stdout) == (0, "1\n") and "asked to run without a sandbox" in done.stderr
+
+
+@pytest.mark.parametrize(("sandboxed", "behavior"), [(False, "deny"), (True, "deny")])
 def test_the_wish_is_not_the_decision(cli: CommandLine, fake: FakeDaemon, sandboxed: bool, behavior: str) -> None:
     decided(fake, sandboxed=sandboxed, behavior=behavior)
     with Terminal([*cli.argv, "run", "--disable-sandbox", "--", "echo", "ran"], env=cli.env) as terminal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -18,9 +19,11 @@ from sandboxd_client import (
     Client,
     CommandDenied,
     CommandFailed,
+    CommandRefused,
     InvalidCommand,
     Process,
     RpcError,
+    SandboxOffWarning,
     SandboxSetupError,
 )
 from sandboxd_client.testing import FakeDaemon
@@ -339,9 +342,9 @@ def test_a_command_without_terminal_cannot_signal_its_caller(box: Client) -> Non
 # decisions
 
 
-def decide(fake: FakeDaemon, *, sandboxed: bool, behavior: str) -> None:
+def decide(fake: FakeDaemon, *, sandboxed: bool, behavior: str, **more: Any) -> None:
     reason = {"type": "excluded" if not sandboxed else "rule", "text": "because of a rule"}
-    fake.answer("should_sandbox", {"sandboxed": sandboxed, "behavior": behavior, "reason": reason, "hint": "h"})
+    fake.answer("should_sandbox", {"sandboxed": sandboxed, "behavior": behavior, "reason": reason, "hint": "h", **more})
 
 
 def methods(fake: FakeDaemon) -> list[str]:
@@ -360,6 +363,7 @@ def test_a_decision_for_the_sandbox_is_followed(box: Client, fake: FakeDaemon, t
     assert done.sandboxed and done.decision is not None
     assert fake.calls[0].params == {
         "command": "ls 'a b'", "cwd": str(tmp_path), "dangerously_disable_sandbox": False, "path": os.environ["PATH"],
+        "is_sandbox": "IS_SANDBOX" in os.environ,
     }  # fmt: skip
     assert methods(fake) == ["should_sandbox", "wrap"]
 
@@ -400,14 +404,85 @@ def test_a_denied_command_is_not_run(box: Client, fake: FakeDaemon, tmp_path: Pa
     assert not (tmp_path / "f").exists()
 
 
+@pytest.mark.parametrize("name", ["dangerously_disable_sandbox", "dangerouslyDisableSandbox"])
 @pytest.mark.parametrize("approve", [None, lambda decision: False])
-def test_a_question_nobody_approves_is_a_typed_error(box: Client, fake: FakeDaemon, approve: Any) -> None:
+def test_a_question_nobody_approves_is_a_typed_error(box: Client, fake: FakeDaemon, approve: Any, name: str) -> None:
     decide(fake, sandboxed=False, behavior="ask")
-    with pytest.raises(ApprovalRequired) as caught:
-        box.run("true", decide=True, dangerously_disable_sandbox=True, approve=approve)
+    with pytest.raises(CommandRefused) as caught:
+        box.run("true", decide=True, approve=approve, **{name: True})  # type: ignore[arg-type]
+    assert type(caught.value) is (ApprovalRequired if approve is None else CommandDenied)
     assert caught.value.decision is not None
     assert fake.calls[0].params["dangerously_disable_sandbox"] is True
-    assert methods(fake) == ["should_sandbox"]
+    assert methods(fake) == ["should_sandbox", *(["permission.request"] if approve is None else [])]
+
+
+@pytest.mark.parametrize(
+    ("sandboxed", "behavior", "by", "outcome", "error"),
+    [
+        (False, "allow", "pid 1", "answered", None),
+        (True, "allow", "pid 1", "answered", None),
+        (True, "allow", "policy", "", None),
+        (False, "allow", "policy", "", CommandDenied),
+        (False, "allow", None, "", ApprovalRequired),
+        (False, "deny", None, "no_subscriber", ApprovalRequired),
+        (True, "deny", None, "no_subscriber", ApprovalRequired),
+        (True, "deny", None, "timed_out", CommandDenied),
+        (False, "deny", "pid 1", "answered", CommandDenied),
+        (True, "deny", "policy", "", CommandDenied),
+    ],
+)
+def test_subscribers_are_asked_where_there_is_no_callback(
+    box: Client, fake: FakeDaemon, sandboxed: bool, behavior: str, by: Any, outcome: str, error: Any
+) -> None:
+    kind = "command" if sandboxed else "sandbox_override"
+    decide(fake, sandboxed=sandboxed, behavior="ask", question=kind)
+    answer = {"behavior": behavior, "scope": "once", "by": by, "text": "so", "outcome": outcome, "env": {"T": "x"}}
+    fake.answer("permission.request", answer)
+    with contextlib.nullcontext() if error is None else pytest.raises(error):
+        done = box.run("echo ${T-}", decide=True, capture_output=True, text=True, annotate=False)
+        assert done.sandboxed is sandboxed and done.stdout == ("\n" if sandboxed else "x\n")
+    (asked,) = [call.params for call in fake.calls if call.method == "permission.request"]
+    assert (asked["kind"], asked["command"]) == (kind, "echo ${T-}")
+
+
+def test_a_bare_run_by_settings_is_said_once_for_each_session(box: Client, fake: FakeDaemon) -> None:
+    origin = {"source": "user", "key": "sandbox.enabled", "file": "/u.json", "line": 3}
+    reason = {"type": "sandboxDisabled", "text": "the sandbox is off", "origin": origin}
+    fake.answer("should_sandbox", {"sandboxed": False, "behavior": "allow", "reason": reason})
+    with pytest.warns(SandboxOffWarning, match="without a sandbox: the sandbox is off by /u.json:3") as caught:
+        assert not box.run("true", decide=True).sandboxed
+        box.run("true", decide=True)
+        with box.session() as session:
+            session.run("true", decide=True)
+            session.run("true", decide=True)
+    assert len(caught) == 2 and caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("options", "annotated"),
+    [
+        ({"capture_output": True, "text": True}, "stderr"),
+        ({"stderr": subprocess.STDOUT, "stdout": subprocess.PIPE, "text": True}, "stdout"),
+        ({"capture_output": True, "text": True, "annotate": False}, None),
+        ({"capture_output": True}, None),
+        ({"stdout": subprocess.PIPE, "text": True}, None),
+    ],
+)
+def test_captured_text_ends_with_the_block(box: Client, fake: FakeDaemon, options: Any, annotated: str | None) -> None:
+    fake.answer("violation.annotate", lambda params: {"stderr": params["stderr"] + "BLOCK", "violations": 1})
+    done = box.run("echo out; echo err >&2", **options)
+    assert ("violation.annotate" in methods(fake)) is (annotated is not None)
+    for stream in ("stdout", "stderr"):
+        assert str(getattr(done, stream)).endswith("BLOCK") is (stream == annotated)
+
+
+def test_a_text_that_cannot_be_annotated(box: Client, fake: FakeDaemon) -> None:
+    with pytest.raises(ValueError, match="captured as text"):
+        box.run("true", annotate=True)
+    done = box.run("head -c 2000000 /dev/zero | tr '\\0' x >&2", capture_output=True, text=True)
+    assert "too long to be annotated" in done.stderr[-200:] and "violation.annotate" not in methods(fake)
+    fake.answer("violation.annotate", RpcError("internal_error", "no"))
+    assert box.run("echo err >&2", capture_output=True, text=True).stderr == "err\n"
 
 
 def test_an_approved_command_runs_as_decided(box: Client, fake: FakeDaemon) -> None:

@@ -21,8 +21,9 @@ from sandboxd_client.errors import (
     SettingsChanged,
     WrapOutdated,
 )
-from sandboxd_client.running.commands import Path, sendable_search_path
+from sandboxd_client.running.commands import Path, absolute, sendable_search_path
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
+from sandboxd_client.wire.messages.prompts import PermissionRequestResult
 from sandboxd_client.wire.messages.wrap import OverridesRecord, WrapOutcomeResult, WrapResult
 
 Command = str | Sequence[Path]
@@ -66,6 +67,7 @@ class SpawnOptions(WrapOptions, total=False):
     process_group: int | None
     decide: bool  # ask `should_sandbox` first, and follow it
     dangerously_disable_sandbox: bool  # sent along with that query
+    dangerouslyDisableSandbox: bool  # the same
     approve: Callable[[ShouldSandboxResult], Any] | None  # called with a decision that is "ask"
     grace: float  # seconds between TERM and KILL
 
@@ -78,6 +80,7 @@ class RunOptions(SpawnOptions, total=False):
     timeout: float | None  # seconds until TERM; after `grace` the whole tree gets KILL
     check: bool
     on_violation: Literal["ask"] | None  # ask the user for a second run outside the sandbox
+    annotate: bool | None  # a block of violations at the end of standard error; default: where it is captured as text
 
 
 def check_options(options: Mapping[str, Any], allowed: type, function: str) -> None:
@@ -157,6 +160,15 @@ def command_line(command: Command) -> str:
     return command if isinstance(command, str) else shlex.join(os.fspath(word) for word in command)
 
 
+def wants_outside(options: Mapping[str, Any]) -> bool:
+    return bool(options.get("dangerously_disable_sandbox") or options.get("dangerouslyDisableSandbox"))
+
+
+def is_in_sandbox(env: Mapping[str, str] | None) -> bool:
+    """Return whether a caller says that it runs in a sandbox already."""
+    return bool((os.environ if env is None else env).get("IS_SANDBOX"))
+
+
 def search_path(options: Mapping[str, Any]) -> str:
     """Return the PATH of a command without a sandbox."""
     env = options.get("env")
@@ -211,15 +223,62 @@ def check_decision(decision: ShouldSandboxResult, approved: bool | None) -> None
     """Raise CommandDenied or ApprovalRequired unless the command may run."""
     if decision.behavior == "allow" or (decision.behavior == "ask" and approved):
         return
-    if decision.behavior == "ask":
-        how = "there is no approve callback" if approved is None else "it was not approved"
+    why = "the command was not approved" if decision.behavior == "ask" else "the command is denied"
+    raise CommandDenied("command_denied", f"{why}: {decision.reason.text}", decision.hint, decision)
+
+
+def question_about(
+    command: Command, options: Mapping[str, Any], decision: ShouldSandboxResult
+) -> tuple[Literal["command", "sandbox_override"], dict[str, Any]]:
+    """Return kind and keyword arguments of the `permission_request` for an ask."""
+    kind = decision.question or ("command" if decision.sandboxed else "sandbox_override")
+    return kind, {
+        "session_id": options.get("session_id"),
+        "cwd": absolute(options.get("cwd")),
+        "command": command_line(command),
+        "command_id": options.get("command_id"),
+    }
+
+
+def answered(decision: ShouldSandboxResult, answer: PermissionRequestResult) -> ShouldSandboxResult:
+    """Return a decision to ask after the answer. Raises CommandDenied and ApprovalRequired."""
+    if answer.behavior == "allow" and (answer.by not in (None, "policy") or decision.question == "command"):
+        return replace(decision, env={**decision.env, **answer.env})
+    if answer.by is None and answer.outcome in ("", "no_subscriber"):
         raise ApprovalRequired(
             "approval_required",
-            f"the command needs approval, and {how}: {decision.reason.text}",
-            decision.hint or ("pass approve=, a function of the decision" if approved is None else ""),
+            f"the command needs approval, and no client answers prompts: {decision.reason.text}",
+            "answer in another terminal with: sandboxd prompts; or pass approve=, a function of the decision",
             decision,
         )
-    raise CommandDenied("command_denied", f"the command is denied: {decision.reason.text}", decision.hint, decision)
+    raise CommandDenied("command_denied", f"the command is denied: {answer.text}", answer.hint, decision)
+
+
+def off_warning(decision: ShouldSandboxResult, session_id: str | None) -> str:
+    """Return the warning about a bare run that the settings want; else ""."""
+    if decision.sandboxed or decision.reason.type not in ("sandboxDisabled", "platformNotEnabled"):
+        return ""
+    origin = decision.reason.origin
+    place = "" if origin is None or origin.file is None else f" by {origin.file}:{origin.line or 1}"
+    session = f" of session {session_id}" if session_id else ""
+    return f"commands{session} run without a sandbox: {decision.reason.text}{place} (turn it on with: sandboxd enable)"
+
+
+def annotated_stream(options: Mapping[str, Any]) -> str | None:
+    """Return the captured stream that a block of violations belongs to. Raises ValueError."""
+    wanted = options.get("annotate")
+    text = any(options.get(name) for name in ("text", "universal_newlines", "encoding", "errors"))
+    captured, stderr = options.get("capture_output"), options.get("stderr")
+    stream = "stderr" if captured or stderr == subprocess.PIPE else None
+    if stderr == subprocess.STDOUT and options.get("stdout") == subprocess.PIPE:
+        stream = "stdout"
+    if wanted and not (text and stream):
+        raise ValueError("annotate needs standard error captured as text")
+    return stream if text and wanted is not False else None
+
+
+LONGEST_ANNOTATED = 1 << 20
+TOO_LONG = "\n(this text is too long to be annotated: a block of violations in it is of the command itself)\n"
 
 
 def has_terminal(stdin: Stream) -> bool:
@@ -288,6 +347,7 @@ def run_arguments(options: RunOptions) -> tuple[bytes | str | None, float | None
     timeout = spawning.pop("timeout", None)
     check = spawning.pop("check", False)
     spawning.pop("on_violation", None)
+    spawning.pop("annotate", None)
     if input is not None:
         if spawning.get("stdin") is not None:
             raise ValueError("stdin and input arguments may not both be used.")

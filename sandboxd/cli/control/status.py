@@ -53,7 +53,8 @@ def _enabled(status: StatusResult) -> str:
 def _rows(status: StatusResult) -> list[tuple[str, str]]:
     """Return the rows, most important first: daemon, problems, activity."""
     since = datetime.datetime.fromtimestamp(status.started_at).astimezone()
-    rows = [
+    rows = [] if status.enabled else [("OFF", f"the sandbox is {_enabled(status)}: callers that ask first run bare")]
+    rows += [
         (
             "running",
             f"version {status.version}, pid {status.pid}, for {duration(time.time() - status.started_at)}, "
@@ -67,7 +68,7 @@ def _rows(status: StatusResult) -> list[tuple[str, str]]:
     rows += _listed("warnings", list(status.warnings))
     busy = f"{status.commands} running" if status.commands else "none running"
     rows += [
-        ("sandbox", _enabled(status)),
+        *([("sandbox", _enabled(status))] if status.enabled else []),
         ("layers", ", ".join(status.layers) or "none"),
         ("commands", f"{busy}, in {counted(len(status.sessions), 'session')}"),
     ]

@@ -44,7 +44,9 @@ OPTIONS = (
         "run the command although a restriction in the settings is unknown and not enforced",
     ),
     Option("--session", "run in this session", value="ID"),
+    Option("--decide", "decide first whether the command may run, and whether in the sandbox, as for an agent's tool"),
     Option("--disable-sandbox", "request to run the command without a sandbox; a user must confirm it"),
+    Option("--annotate", "hold standard error back until the end, and put a block of what was blocked below it"),
     Option("--relay-stdio", "pass pipes in place of network sockets as standard streams, and copy the bytes"),
     Option("--show-violations", "list afterwards what was blocked"),
     Option(
@@ -56,6 +58,8 @@ OPTIONS = (
     NO_AUTOSTART,
 )
 _SUSPICIOUS = (1, output.NOT_RUN)  # failures of bubblewrap or the helper, or the command's status: the daemon knows
+
+_LONGEST_ANNOTATED = 512 << 10
 
 _WRAPS_TRIED = 3
 """Wraps of one command while settings change between wrap and start."""
@@ -74,38 +78,41 @@ def main(arguments: Sequence[str]) -> int:
         grace_s = _grace(parsed)
         connection = _connect(autostart="no_autostart" not in parsed)
         try:
-            if "disable_sandbox" in parsed:
-                from sandboxd.cli.execution.unsandboxed import run_unsandboxed
+            if "disable_sandbox" in parsed or "decide" in parsed:
+                from sandboxd.cli.execution.unsandboxed import decide_first
 
-                return run_unsandboxed(connection, params)
-            show, relays = "show_violations" in parsed, "relay_stdio" in parsed
+                status = decide_first(connection, params, outside="disable_sandbox" in parsed)
+                if status is not None:
+                    return status
+            after, relays = After(parsed), "relay_stdio" in parsed
             if "learn" not in parsed:
-                return _run(connection, params, grace_s, show=show, relays=relays)
+                return _run(connection, params, grace_s, after, relays=relays)
             from sandboxd.cli.execution.learn import LearnedFile
 
-            with LearnedFile.opened(parsed.get("learn")) as file:
-                return _run(connection, params, grace_s, show=show, relays=relays, learn=file)
+            with LearnedFile.opened(parsed.get("learn")) as after.learn:
+                return _run(connection, params, grace_s, after, relays=relays)
         finally:
             connection.close()
     except InvalidCommand as error:
         raise UsageError(error.message, error.hint) from None
 
 
-def _run(
-    connection: Connection,
-    params: dict[str, Any],
-    grace_s: float,
-    *,
-    show: bool,
-    relays: bool,
-    learn: LearnedFile | None = None,
-) -> int:
+class After:
+    """The work after the end of a command."""
+
+    def __init__(self, parsed: Parsed) -> None:
+        self.show = "show_violations" in parsed
+        self.annotate = "annotate" in parsed
+        self.learn: LearnedFile | None = None
+
+
+def _run(connection: Connection, params: dict[str, Any], grace_s: float, after: After, *, relays: bool) -> int:
     mask = signal_mask()
     relay: Relay | None = None
     for left in reversed(range(_WRAPS_TRIED)):
         if relays:
             relay = _relay_after(relay)
-        status = _run_once(connection, params, grace_s, mask, relay, show=show, learn=learn, again=left > 0)
+        status = _run_once(connection, params, grace_s, mask, relay, after, again=left > 0)
         if status is not None:
             return status
     raise AssertionError("the last try has a status")
@@ -123,9 +130,8 @@ def _run_once(
     grace_s: float,
     mask: frozenset[int],
     relay: Relay | None,
+    after: After,
     *,
-    show: bool,
-    learn: LearnedFile | None,
     again: bool,
 ) -> int | None:
     """Run the command once and return its exit status.
@@ -137,9 +143,12 @@ def _run_once(
     if any(":0:" in f":{text}:" for text in params.get("overrides", {}).get("publish", ())):
         for found in wrapped.get("published", ()):
             output.note(f"sandboxd: published {found}")
-    status = _spawn(wrapped, grace_s, mask, relay)
-    if status in _SUSPICIOUS or show or learn is not None:
-        return _outcome(connection, wrapped["wrap_id"], status, show=show, learn=learn, again=again)
+    if after.annotate:
+        status = _spawn_annotated(connection, wrapped, grace_s, mask, relay)
+    else:
+        status = _spawn(wrapped, grace_s, mask, relay)
+    if status in _SUSPICIOUS or after.show or after.learn is not None:
+        return _outcome(connection, wrapped["wrap_id"], status, after, again=again)
     return status
 
 
@@ -256,10 +265,35 @@ def _spawn(wrapped: dict[str, Any], grace_s: float, mask: frozenset[int], relay:
         return output.fail(f"cannot start the sandbox: {what}: {error.strerror}", "run: sandboxd check")
 
 
-def _outcome(
-    connection: Connection, wrap_id: str, status: int, *, show: bool, learn: LearnedFile | None, again: bool
-) -> int | None:
+def _spawn_annotated(
+    connection: Connection, wrapped: dict[str, Any], grace_s: float, mask: frozenset[int], relay: Relay | None
+) -> int:
+    """Run the command with its standard error held back, and print that with its block."""
+    import tempfile
+
+    with tempfile.TemporaryFile() as held:
+        saved = os.dup(2)
+        os.dup2(held.fileno(), 2)
+        try:
+            status = _spawn(wrapped, grace_s, mask, relay)
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+        left_out = max(held.seek(0, os.SEEK_END) - _LONGEST_ANNOTATED, 0)
+        held.seek(left_out)
+        text = held.read().decode("utf-8", "replace")
+    try:
+        text = connection.call("violation.annotate", {"command_id": wrapped["wrap_id"], "stderr": text}, 10.0)["stderr"]
+    except SandboxdError as error:
+        output.warn(f"cannot list what was blocked: {error.message}")
+    sys.stderr.write((f"sandboxd: the first {left_out} bytes are left out\n" if left_out else "") + text)
+    sys.stderr.flush()
+    return status
+
+
+def _outcome(connection: Connection, wrap_id: str, status: int, after: After, *, again: bool) -> int | None:
     """Ask the daemon whether the command ran, and return the exit status or None."""
+    show, learn = after.show, after.learn
     question: dict[str, Any] = {"wrap_id": wrap_id}
     if learn is not None:
         question["learn"] = True

@@ -1,6 +1,7 @@
-"""`sandboxd run --disable-sandbox`: a command without a sandbox.
+"""`sandboxd run --decide` and `--disable-sandbox`: the decision before a run.
 
-Needs a decision that allows it, and a user at a terminal who confirms."""
+Only a decision lets a command run without a sandbox, and a request for that always needs a user: at this terminal,
+or without one over `sandboxd prompts`."""
 
 from __future__ import annotations
 
@@ -14,40 +15,66 @@ from sandboxd_client.transport.connection import Connection
 
 _SHELLS = ("/bin/bash", "/bin/sh")
 _SHOWN = 2000
+_OFF = ("sandboxDisabled", "platformNotEnabled")
 
 
-def run_unsandboxed(connection: Connection, params: dict[str, Any]) -> int:
-    """Ask for the decision, then the user, and become the command.
+def decide_first(connection: Connection, params: dict[str, Any], *, outside: bool) -> int | None:
+    """Follow the decision: return None to run in the sandbox, or become the command.
 
-    `params` are those of `wrap`. Returns an exit status otherwise."""
+    `params` are those of `wrap`. Returns an exit status when the command may not run."""
     text = params["command"] if "command" in params else shlex.join(params["argv"])
-    asked = {"command": text, "cwd": params["cwd"], "dangerously_disable_sandbox": True}
-    if "session_id" in params:
-        asked["session_id"] = params["session_id"]
+    where: dict[str, Any] = {name: params[name] for name in ("cwd", "session_id") if name in params}
+    asked: dict[str, Any] = {"command": text, "is_sandbox": bool(os.environ.get("IS_SANDBOX")), **where}
+    if outside:
+        asked["dangerously_disable_sandbox"] = True
     decision = connection.call("should_sandbox", asked)
-    reason = decision["reason"]["text"]
-    if decision["sandboxed"] or decision["behavior"] == "deny":
-        return output.fail(f"cannot run without the sandbox: {reason}", decision.get("hint", ""))
-    refusal = _refusal(text, reason)
-    if refusal:
-        return output.fail(refusal, "leave --disable-sandbox out to run it in the sandbox")
+    reason, hint = decision["reason"]["text"], decision.get("hint", "")
+    if decision["behavior"] == "deny":
+        what = "cannot run without the sandbox" if outside else "the command is denied"
+        return output.fail(f"{what}: {reason}", hint)
+    if decision["behavior"] == "ask":
+        kind = decision.get("question") or ("command" if decision["sandboxed"] else "sandbox_override")
+        refusal = _refusal(connection, {"kind": kind, "command": text, **where}, reason)
+        if refusal:
+            without = "leave --disable-sandbox out to run it in the sandbox" if outside else hint
+            return output.fail(refusal, without)
+    if decision["sandboxed"]:
+        if outside:
+            output.warn(f"it {reason}")
+        return None
+    if decision["reason"]["type"] in _OFF:
+        origin = decision["reason"].get("origin") or {}
+        place = f" ({origin['file']}:{origin.get('line') or 1})" if origin.get("file") else ""
+        output.warn(f"running without a sandbox: {reason}{place}")
     connection.close()
     os.environ.update(decision.get("env", {}))
     return _become(params)
 
 
-def _refusal(text: str, reason: str) -> str:
-    """Ask the user at the terminal itself; return why not, empty for a yes."""
+def _refusal(connection: Connection, query: dict[str, Any], reason: str) -> str:
+    """Ask the user, at the terminal where there is one; return why not, empty for a yes."""
+    may = "Run this WITHOUT a sandbox?" if query["kind"] == "sandbox_override" else "May this command run?"
     try:
         with open("/dev/tty", "r+b", buffering=0) as terminal:
-            terminal.write(
-                f"sandboxd: {visible(reason, _SHOWN)}\n"
-                f"Run this WITHOUT a sandbox?\n  {visible(text, _SHOWN)}\n[y/N] ".encode()
-            )
+            shown = visible(query["command"], _SHOWN)
+            terminal.write(f"sandboxd: {visible(reason, _SHOWN)}\n{may}\n  {shown}\n[y/N] ".encode())
             answer = terminal.readline(100).strip().lower()
     except OSError:
-        return "running without a sandbox needs a person at a terminal to confirm it, and there is no terminal"
+        return _answer_of_subscribers(connection, query)
     return "" if answer in (b"y", b"yes") else "not confirmed, nothing was run"
+
+
+def _answer_of_subscribers(connection: Connection, query: dict[str, Any]) -> str:
+    answer = connection.call("permission.request", query)
+    by = answer.get("by")
+    if answer["behavior"] == "allow" and (by not in (None, "policy") or query["kind"] == "command"):
+        return ""
+    if by is None and answer.get("outcome", "") in ("", "no_subscriber"):
+        return (
+            "a user has to confirm this, and there is no terminal and no client that answers prompts: "
+            "in another terminal, run: sandboxd prompts"
+        )
+    return f"nothing was run: {answer['text']}"
 
 
 def _become(params: dict[str, Any]) -> int:

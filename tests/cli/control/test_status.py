@@ -60,8 +60,8 @@ def test_the_file_that_switches_the_sandbox_on_or_off_is_named() -> None:
     """Also one that a variable of the environment brought in."""
     place = OriginRecord("flag", "sandbox.enabled", "/org/flag.json", 3, 5)
     assert dict(_rows(status(enabled_origin=place)))["sandbox"] == "on, by /org/flag.json:3 (flag)"
-    off = dict(_rows(status(enabled=False, enabled_origin=place)))["sandbox"]
-    assert off.startswith("off in the settings, by /org/flag.json:3 (flag)")
+    first, *_ = _rows(status(enabled=False, enabled_origin=place))
+    assert first[0] == "OFF" and first[1].startswith("the sandbox is off in the settings, by /org/flag.json:3 (flag)")
     assert dict(_rows(status(enabled_origin=OriginRecord("default", "sandbox.enabled"))))["sandbox"] == "on"
 
 
