@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from sandboxd.app.platform import ExplainingPlanner, Platform
 from sandboxd.daemon.metrics import Metrics
@@ -27,6 +28,10 @@ from sandboxd.runtime.prompts.connection_prompts import asking
 from sandboxd.runtime.prompts.open_prompts import Prompts
 from sandboxd.runtime.session import SandboxSession
 from sandboxd.runtime.temporary_directories import TemporaryRoot
+
+_HURRIES: Final[Mapping[type, float]] = {RunPrepared: 0.02, RunStarted: 0.01, RunEnded: 0.005}
+"""Seconds after an event in which the connections of other commands give way: until the command has started, has ended
+if it is short, and its client has been told."""
 
 
 def placing(
@@ -83,9 +88,9 @@ def put_commands_first(events: Events, *all_turns: Turns) -> None:
     """Reduce the shares of others whenever a command starts or ends."""
 
     def hurry(event: Event) -> None:
-        if isinstance(event, RunPrepared | RunStarted | RunEnded):
+        if (seconds := _HURRIES.get(type(event))) is not None:
             for turns in all_turns:
-                turns.hurry()
+                turns.hurry(seconds)
 
     events.listen(hurry)
 

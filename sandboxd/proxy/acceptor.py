@@ -68,6 +68,8 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._retry: asyncio.TimerHandle | None = None
         self._accepting = False
+        self._waits = False
+        """For the share's turn."""
         self._closed = False
         listener.setblocking(False)
         self.resume()
@@ -78,7 +80,7 @@ class Acceptor:
         return number
 
     def resume(self) -> None:
-        if self._accepting or self._closed or self._retry is not None:
+        if self._accepting or self._closed or self._waits or self._retry is not None:
             return
         if not self._server.is_full:
             self._loop.add_reader(self._listener.fileno(), self._readable)
@@ -114,8 +116,11 @@ class Acceptor:
 
     def _readable(self) -> None:
         share = self._server.share
-        for count in range(ACCEPTS_AT_ONCE):
-            if count and not share.has_some():
+        for _ in range(ACCEPTS_AT_ONCE):
+            if not share.has_some():  # not watched meanwhile: what waits would wake the loop in each turn
+                self._pause()
+                self._waits = True
+                share.later(self._go_on)
                 return
             if self._server.is_full:
                 self._pause()
@@ -133,6 +138,10 @@ class Acceptor:
             hurry(sock)
             share.spend(CONNECTION)
             self._server.accepted(sock, self._protocol, self._serve)
+
+    def _go_on(self) -> None:
+        self._waits = False
+        self.resume()
 
     def _failed(self, error: OSError) -> None:
         """Pause accepting, mostly for lack of descriptors; clients wait in the backlog."""

@@ -5,6 +5,10 @@ ready. So a command counts the work of its connections. Once its share of a turn
 for a later turn, first come, first served. All commands together have `BUDGET` for a turn. A step that exceeds the
 share is a debt, taken from the following turns.
 
+While another command starts or ends, a command that has lately done more than a little waits altogether, and costs no
+turn meanwhile. Such a pause is short, and a part of the time after it is free of pauses, so that launches one after the
+other do not starve connections.
+
 A unit of cost is about a microsecond of the daemon. The figures need no more precision."""
 
 from __future__ import annotations
@@ -23,10 +27,18 @@ BUDGET: Final = 400
 LEAST: Final = 40
 """Units of one command, whatever the number of commands."""
 MOST_OWED: Final = 50 * BUDGET
-HURRIED_TURNS: Final = 64
-"""Approximate turns that a launch or an end takes. Connections get less meanwhile."""
 LESS: Final = 4
-"""Divisor of all shares during a launch or an end."""
+"""Divisor of all shares while a command starts or ends, or a request is answered."""
+LONGEST_PAUSE_S: Final = 0.06
+"""Of one pause, however often it is extended."""
+PAUSED: Final = 4
+"""A pause is followed by a time without pause: this part of its length."""
+ANSWER_S: Final = 0.003
+"""Pause for a request of a client."""
+CREDIT: Final = 20_000
+"""Units that make a command heavy, beyond what it may have done since (`FREE`)."""
+FREE: Final = 50_000
+"""Units of a second that do not make a command heavy."""
 
 STEP: Final = 10
 """Cost of any step: a system call and the code around it."""
@@ -45,12 +57,16 @@ _BYTES: Final = 8192
 class Turns:
     """The shares of all commands of a daemon, on its event loop."""
 
-    def __init__(self, budget: int = BUDGET) -> None:
+    def __init__(self, budget: int = BUDGET, clock: Callable[[], float] = time.monotonic) -> None:
         self._budget = budget
+        self._clock = clock
         self._active: dict[Share, None] = {}
         self._share = budget
         self._begun: asyncio.Handle | None = None
-        self._hurried = 0
+        self._hurried_until = 0.0
+        self._pause_began = self._paused_until = self._no_pause_before = 0.0
+        self._paused: dict[Share, None] = {}
+        self._pause: asyncio.TimerHandle | None = None
         self.count = 0
         """Turns with any work, so far."""
 
@@ -59,9 +75,21 @@ class Turns:
         """Return the share of each command in this turn."""
         return self._share
 
-    def hurry(self) -> None:
-        """Reduce the shares for some turns, because a command starts or ends."""
-        self._hurried = HURRIED_TURNS
+    @property
+    def is_pausing(self) -> bool:
+        """Return whether heavy commands wait."""
+        return self._clock() < self._paused_until
+
+    def hurry(self, seconds: float = ANSWER_S) -> None:
+        """Reduce the shares for this time, and pause heavy commands, because a command starts or ends."""
+        now = self._clock()
+        self._hurried_until = max(self._hurried_until, now + seconds)
+        if now >= self._paused_until:
+            if now < self._no_pause_before:
+                return
+            self._pause_began = now
+        end = self._paused_until = min(self._hurried_until, self._pause_began + LONGEST_PAUSE_S)
+        self._no_pause_before = end + (end - self._pause_began) / PAUSED
 
     def activate(self, share: Share) -> None:
         """Request another turn for a share with work done or waiting."""
@@ -75,19 +103,38 @@ class Turns:
     def _begin(self) -> None:
         self._begun = None
         self.count += 1
+        now = self._clock()
         active, self._active = self._active, {}
-        less = LESS if self._hurried else 1
-        self._hurried = max(self._hurried - 1, 0)
-        self._share = max(self._budget // len(active), min(LEAST, self._budget)) // less
+        heavy = [share for share in active if share.is_heavy(now)] if self.is_pausing else []
+        for share in heavy:
+            del active[share]
+            self._paused[share] = None
+        if heavy and self._pause is None:
+            self._end_pause_later()
+        less = LESS if now < self._hurried_until else 1
+        self._share = max(self._budget // max(len(active), 1), min(LEAST, self._budget)) // less
         for share in active:
             share.begin(self._share)
+
+    def _end_pause_later(self) -> None:
+        self._pause = asyncio.get_running_loop().call_later(self._paused_until - self._clock(), self._end_pause)
+
+    def _end_pause(self) -> None:
+        self._pause = None
+        if self.is_pausing:  # it was extended
+            self._end_pause_later()
+            return
+        paused, self._paused = self._paused, {}
+        for share in paused:
+            self.activate(share)
 
 
 class Share:
     """One command's share; `held` counts the bytes kept for incomplete requests."""
 
     __slots__ = (
-        "__weakref__", "_least_price", "_left", "_most_owed", "_price", "_spent", "_turns", "_waiting", "_woken", "held"
+        "__weakref__", "_least_price", "_left", "_most_owed", "_price", "_recent", "_recent_at", "_spent", "_turns",
+        "_waiting", "_woken", "held",
     )  # fmt: skip
 
     def __init__(self, turns: Turns | None = None, most_owed: int = MOST_OWED, least_price: int = STEP) -> None:
@@ -100,7 +147,16 @@ class Share:
         """In this turn."""
         self._price = least_price
         """Average cost of a woken waiter, so that only as many are woken as can go on."""
+        self._recent = 0.0
+        """Units lately, less `FREE` for each second."""
+        self._recent_at = 0.0
         self.held = 0
+
+    def is_heavy(self, now: float) -> bool:
+        """Return whether the command has lately done more than a little. For `Turns` only."""
+        left = self._recent - (now - self._recent_at) * FREE
+        self._recent, self._recent_at = min(max(left, 0.0), CREDIT + FREE), now
+        return self._recent > CREDIT
 
     def has_some(self) -> bool:
         """Return whether units are left in this turn."""
@@ -111,6 +167,7 @@ class Share:
         cost += size // _BYTES
         self._left -= cost
         self._spent += cost
+        self._recent += cost
         self._turns.activate(self)
 
     async def timed(self, work: Coroutine[Any, Any, T]) -> T:

@@ -74,9 +74,9 @@ class ClientTurns(Turns):
         self._pace = _Bucket(MOST_SAVED, PACE, clock)
         self._paced_until = 0.0
 
-    def hurry(self) -> None:
+    def hurry(self, seconds: float = LIVE_S) -> None:
         """Keep to the pace for a while, because others are at work."""
-        self._paced_until = self.clock() + LIVE_S
+        self._paced_until = self.clock() + max(seconds, LIVE_S)
 
     def _schedule(self) -> asyncio.Handle:
         loop = asyncio.get_running_loop()

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import pytest
 
 from sandboxd.app.commands import put_commands_first
-from sandboxd.proxy.fair_share import BUDGET, CONNECTION, HURRIED_TURNS, LEAST, LESS, STEP, Share, Turns
+from sandboxd.proxy.acceptor import Acceptor
+from sandboxd.proxy.dns.dns_server import DatagramServer
+from sandboxd.proxy.fair_share import BUDGET, CONNECTION, CREDIT, LEAST, LESS, LONGEST_PAUSE_S, STEP, Share, Turns
 from sandboxd.proxy.limits import ProxyLimits, Room
 from sandboxd.runtime.events import Disconnected, Events, RunStarted
 from support.proxies import Proxies, Wire, finish, running_proxies, scripted_origin
@@ -56,21 +58,82 @@ async def observed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Observed]:
 
 
 async def test_connections_do_less_while_a_command_is_launched() -> None:
-    turns = Turns(100)
+    now = [0.0]
+    turns = Turns(100, clock=lambda: now[0])
     share = Share(turns)
     had: list[int] = []
-    turns.hurry()
-    while len(had) < HURRIED_TURNS + 2:
+    turns.hurry(0.02)
+    for time in (0.001, 0.019, 0.02, 0.021):
+        now[0] = time
         share.spend(turns.share)  # all of it, so that the next turn is waited for
         await share.turn()
         had.append(turns.share)
-    assert turns.count == len(had)
-    assert had == [100 // LESS] * HURRIED_TURNS + [100, 100]
+    assert had == [100 // LESS] * 2 + [100, 100]
+
+
+async def _wait_a_turn(share: Share, went_on: list[Share]) -> None:
+    await share.turn()
+    went_on.append(share)
+
+
+@pytest.mark.parametrize("spent", [CREDIT // 2, CREDIT + BUDGET])
+async def test_a_command_that_did_much_waits_while_another_starts(spent: int) -> None:
+    now = [0.0]
+    turns = Turns(clock=lambda: now[0])
+    share, other = Share(turns, most_owed=0), Share(turns)
+    share.spend(spent)
+    went_on: list[Share] = []
+    turns.hurry(0.02)
+    waiting = asyncio.ensure_future(_wait_a_turn(share, went_on))
+    for _ in range(100):
+        other.spend(CREDIT // 200)
+        await other.turn()
+    assert went_on == [share] * (spent < CREDIT)
+    now[0] = 0.03
+    await waiting
+
+
+async def test_a_waiting_command_takes_no_turns() -> None:
+    now = [0.0]
+    turns = Turns(clock=lambda: now[0])
+    share = Share(turns, most_owed=0)
+    share.spend(2 * CREDIT)
+    turns.hurry(0.02)
+    waiting = asyncio.ensure_future(share.turn())
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert turns.count <= 2
+    now[0] = 0.03
+    await waiting
+
+
+async def test_a_command_that_did_much_is_light_again_later() -> None:
+    now = [0.0]
+    turns = Turns(clock=lambda: now[0])
+    share = Share(turns)
+    for _ in range(100):
+        share.spend(CREDIT)
+    assert share.is_heavy(now[0])
+    now[0] = 1.1
+    assert not share.is_heavy(now[0])
+
+
+def test_launches_one_after_the_other_leave_time_for_connections() -> None:
+    now = [1.0]
+    turns = Turns(clock=lambda: now[0])
+    pausing = []
+    for _ in range(10_000):
+        turns.hurry(0.02)
+        pausing.append(turns.is_pausing)
+        now[0] += 0.0005
+    assert 0.7 < sum(pausing) / len(pausing) <= 0.82
+    pauses = "".join("x" if one else " " for one in pausing).split()
+    assert max(map(len, pauses)) <= LONGEST_PAUSE_S / 0.0005 + 1
 
 
 def test_a_launch_and_an_end_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurried: list[Turns] = []
-    monkeypatch.setattr(Turns, "hurry", lambda turns: hurried.append(turns))
+    hurried: list[float] = []
+    monkeypatch.setattr(Turns, "hurry", lambda turns, seconds: hurried.append(seconds))
     events = Events()
     put_commands_first(events, Turns())
     events.tell(Disconnected("session", "command", 1, 1))
@@ -264,6 +327,53 @@ async def test_connections_are_accepted_a_few_in_a_turn(monkeypatch: pytest.Monk
         assert seen.most <= BUDGET + CONNECTION + STEP
         for client in clients:
             client.close()
+
+
+async def test_what_waits_to_be_accepted_does_not_wake_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    turns = Turns(clock=lambda: now[0])
+    woken: list[Acceptor] = []
+    readable = Acceptor._readable
+
+    def counted(acceptor: Acceptor) -> None:
+        woken.append(acceptor)
+        readable(acceptor)
+
+    monkeypatch.setattr(Acceptor, "_readable", counted)
+    async with running_proxies("ok.test", room=Room(1024, turns)) as proxies:
+        proxies.server.share.spend(2 * CREDIT)
+        turns.hurry(LONGEST_PAUSE_S)
+        with socket.create_connection(("127.0.0.1", proxies.http_port)):
+            await wait_until_async(lambda: proxies.server.share.waiting == 1)
+            before = turns.count
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert (len(woken), turns.count - before) == (1, 0)
+            assert proxies.server.connections == 0
+            now[0] = 1.0
+            await wait_until_async(lambda: proxies.server.connections == 1)
+
+
+async def test_questions_wait_unread_while_another_command_starts() -> None:
+    now = [0.0]
+    turns = Turns(clock=lambda: now[0])
+    share = Share(turns)
+    asker, server = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+    server.bind(("127.0.0.1", 0))
+    asked: list[bytes] = []
+    datagrams = DatagramServer(server, asked.append, share=share)
+    share.spend(2 * CREDIT)
+    turns.hurry(LONGEST_PAUSE_S)
+    asker.sendto(b"question", server.getsockname())
+    await wait_until_async(lambda: share.waiting == 1)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert asked == []
+    assert turns.count <= 2
+    now[0] = 1.0
+    await wait_until_async(lambda: asked == [b"question"])
+    datagrams.close()
+    asker.close()
 
 
 async def _with_heads(proxies: Proxies, count: int, size: int) -> list[Wire]:

@@ -57,7 +57,11 @@ class DatagramServer:
         if sock.family == socket.AF_INET6:
             with contextlib.suppress(OSError):  # answer from any queried address; IPv4 needs no option for it
                 sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
-        self._loop.add_reader(sock.fileno(), self._readable)
+        self._watch()
+
+    def _watch(self) -> None:
+        if self._socket.fileno() >= 0:  # it may have been closed while it waited for its turn
+            self._loop.add_reader(self._socket.fileno(), self._readable)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -79,7 +83,9 @@ class DatagramServer:
 
     def _readable(self) -> None:
         for _ in range(QUESTIONS_AT_ONCE):
-            if not self._share.has_some():
+            if not self._share.has_some():  # not watched meanwhile: what waits would wake the loop in each turn
+                self._loop.remove_reader(self._socket.fileno())
+                self._share.later(self._watch)
                 return
             self._share.spend(QUESTION)
             try:
