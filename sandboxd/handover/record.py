@@ -1,8 +1,8 @@
 """Conversion of frozen records to JSON and back, by their type hints.
 
 A field of type `Descriptor` becomes its position in a list of descriptors. A missing field takes its default and an
-unknown one is ignored, so a record may grow by fields with defaults. Any other change needs another version
-(`document`).
+unknown one is ignored, so a record may grow by fields with defaults. A renamed field keeps its former name in documents
+(`metadata={"recorded": …}`). Any other change needs another version (`document`).
 
 Understood hints: str int float bool None Any, bytes, Descriptor, Enum, IP addresses, Optional[X], tuple[X, ...],
 tuple[X, Y], named tuples, frozenset[X], Mapping[str, X] and dataclasses of these. Text may hold lone surrogates, as
@@ -170,18 +170,22 @@ def _mapping(item: _Form) -> _Form:
 
 def _record(cls: type) -> _Form:
     hints = typing.get_type_hints(cls)
-    fields = [(field.name, _has_default(field)) for field in dataclasses.fields(cls) if field.init]
+    fields = [
+        (field.name, field.metadata.get("recorded", field.name), _has_default(field))
+        for field in dataclasses.fields(cls)
+        if field.init
+    ]
 
     def write(value: Any, descriptors: list[int]) -> Any:
-        return {name: _form(hints[name]).write(getattr(value, name), descriptors) for name, _ in fields}
+        return {recorded: _form(hints[name]).write(getattr(value, name), descriptors) for name, recorded, _ in fields}
 
     def read(value: Any, descriptors: Sequence[int]) -> Any:
         _exactly(dict)(value, ())
         found = {}
-        for name, has_default in fields:
-            if name in value:
+        for name, recorded, has_default in fields:
+            if recorded in value:
                 try:
-                    found[name] = _form(hints[name]).read(value[name], descriptors)
+                    found[name] = _form(hints[name]).read(value[recorded], descriptors)
                 except (TypeError, ValueError, KeyError) as error:
                     raise RecordError(f"{cls.__name__}.{name}: {error}") from error
             elif not has_default:

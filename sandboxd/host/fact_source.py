@@ -76,7 +76,7 @@ class _Stamp:
 
     def look_at_caches(self) -> None:
         for cache, _ in self.caches:
-            cache.refresh(frozenset(self.needs.apart))
+            cache.refresh(frozenset(self.needs.excluded))
 
     def cancel(self) -> None:
         if self.names is not None:
@@ -217,10 +217,10 @@ class HostFacts:
             self._release(stamp)
             raise
         scanned = {root: scan for root, scan in scans.items() if scan is not None}
-        passed_by = {glob.pattern: links for glob in stamp.globs if (links := glob.passed_by())}
+        unfollowed = {glob.pattern: links for glob in stamp.globs if (links := glob.unfollowed())}
         mount_aliases = aliases_by_mounts()
         return Facts(
-            paths, globs, scanned, obeyed, passed_by, stamp, mount_aliases, needs.apart, names.absent_paths, unseen
+            paths, globs, scanned, obeyed, unfollowed, stamp, mount_aliases, needs.excluded, names.absent_paths, unseen
         )
 
     def _look_into(
@@ -242,7 +242,7 @@ class HostFacts:
             self._caches[key] = cache
             while len(self._caches) > _CACHES_KEPT:
                 del self._caches[next(iter(self._caches))]
-        stamp.caches.append((cache, cache.refresh(frozenset(needs.apart))))
+        stamp.caches.append((cache, cache.refresh(frozenset(needs.excluded))))
         for pattern in need.patterns:
             found = (found_at(path, names) for path in cache.found[pattern])
             globs[need.whole(pattern)] = tuple(replace(one, links=(*root.links, *one.links)) for one in found)
@@ -251,7 +251,7 @@ class HostFacts:
     def _expand(
         self, pattern: str, needs: HostQueries, stamp: _Stamp, names: NameWatch, effort: Effort
     ) -> tuple[Found, ...]:
-        glob = GlobScan(pattern, frozenset(needs.apart), self._changes, stamp.spoil, effort)
+        glob = GlobScan(pattern, frozenset(needs.excluded), self._changes, stamp.spoil, effort)
         stamp.globs.append(glob)
         return glob.expand(names)
 
@@ -264,9 +264,9 @@ class HostFacts:
         names: NameWatch,
         user_configuration: GitConfiguration,
     ) -> Scan | None:
-        if root.kind is not PathKind.DIRECTORY or root.real in needs.apart:
+        if root.kind is not PathKind.DIRECTORY or root.real in needs.excluded:
             return None
-        tree = self._tree((root.real, need.depth, needs.names, needs.skipped, needs.apart), stamp)
+        tree = self._tree((root.real, need.depth, needs.names, needs.skipped, needs.excluded), stamp)
         self._changes.compare(tree.slow)
         stamp.scans.append((tree, tree.refresh()))
         found: list[Found] = []
@@ -307,8 +307,8 @@ class HostFacts:
         with self._scans_lock:
             shared = self._scans.get(key)
             if shared is None:
-                root, depth, names, skipped, apart = key
-                tree = TreeScan(root, depth, ScanTarget.of(names, skipped, apart), self._changes)
+                root, depth, names, skipped, excluded = key
+                tree = TreeScan(root, depth, ScanTarget.of(names, skipped, excluded), self._changes)
                 shared = self._scans[key] = _SharedScan(tree)
             shared.users += 1
             stamp.keys.append(key)

@@ -73,7 +73,7 @@ class GlobScan:
         self._directories = 0
         self._all = all_together if all_together is not None else Effort()
         self._found: dict[str, Found] = {}
-        self._passed_by: list[_PartialMatch] = []
+        self._unfollowed: list[_PartialMatch] = []
         """Links to directories that `**` has not passed through."""
 
     def expand(self, seen: NameRecorder) -> tuple[Found, ...]:
@@ -86,9 +86,9 @@ class GlobScan:
             self._report_closed(top.existing, top.links, seen)
         return tuple(self._found[path] for path in sorted(self._found))
 
-    def passed_by(self) -> tuple[Symlink, ...]:
+    def unfollowed(self) -> tuple[Symlink, ...]:
         """Return the links out of the tree that `**` did not enter, after `expand`."""
-        return tuple(Symlink(way.path, os.path.realpath(way.path)) for way in self._passed_by)
+        return tuple(Symlink(way.path, os.path.realpath(way.path)) for way in self._unfollowed)
 
     def close(self) -> None:
         for interest in (*self._interests, *self.slow):
@@ -120,7 +120,7 @@ class GlobScan:
                         heapq.heappush(later, (len(names), names, next(turns), step))
             if not todo and later:
                 todo.append(heapq.heappop(later)[-1])
-        self._passed_by = [way for way in self._passed_by if self._leads_out(way, done)]
+        self._unfollowed = [way for way in self._unfollowed if self._leads_out(way, done)]
 
     def _step(self, way: _PartialMatch, seen: NameRecorder) -> Iterator[_PartialMatch]:
         if not way.rest or way.path in self._excluded:
@@ -145,7 +145,7 @@ class GlobScan:
             if not entry.is_symlink():
                 yield replace(way, path=entry.path)
             else:
-                self._passed_by.append(replace(way, path=entry.path))
+                self._unfollowed.append(replace(way, path=entry.path))
 
     def _enter(self, way: _PartialMatch, is_link: bool, seen: NameRecorder) -> Iterator[_PartialMatch]:
         """Report a match of the last part, or continue in a match of an earlier part."""

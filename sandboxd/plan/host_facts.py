@@ -101,7 +101,7 @@ class GitDir:
 
     path: str
     names: tuple[tuple[str, ResolvedPath], ...] = ()
-    obeyed: tuple[GitConfigTarget, ...] = ()
+    git_config_targets: tuple[GitConfigTarget, ...] = ()
     worktree_config: bool = False
     """git reads `config.worktree` too (extensions.worktreeConfig)."""
     worktree: str | None = None
@@ -125,7 +125,7 @@ class Worktree:
 class Scan:
     """The findings below one canonical root.
 
-    `git_entries` are `.git` files and links, `git_dirs` git directories, `obeyed` their git config targets.
+    `git_entries` are `.git` files and links, `git_dirs` git directories, `git_config_targets` their git config targets.
     `unreadable` are directories that could not be listed, and that the user might open. `top` is the nearest directory
     at or above the root with a `.git`, if commands are started there."""
 
@@ -136,7 +136,7 @@ class Scan:
     worktree: Worktree | None = None
     unreadable: tuple[str, ...] = ()
     top: str = ""
-    obeyed: tuple[GitConfigTarget, ...] = ()
+    git_config_targets: tuple[GitConfigTarget, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,18 +182,18 @@ class MountAliases:
 class Facts:
     """All answers: `paths` and `globs` by text of the query, `scans` by root.
 
-    `obeyed` are the git config targets of all repositories of the user, `apart` the excluded directories. `passed_by`
+    `git_config_targets` are those of all repositories of the user, `excluded` directories are not entered. `unfollowed`
     are symlinks that a `**` has not followed and that lead out of its directory, with canonical targets. `absent` are
     canonical paths with nothing, or only a placeholder. `stamp` belongs to the fact source and proves the age."""
 
     paths: Mapping[str, ResolvedPath] = field(default_factory=dict)
     globs: Mapping[str, tuple[Found, ...]] = field(default_factory=dict)
     scans: Mapping[str, Scan] = field(default_factory=dict)
-    obeyed: tuple[GitConfigTarget, ...] = ()
-    passed_by: Mapping[str, tuple[Symlink, ...]] = field(default_factory=dict)
+    git_config_targets: tuple[GitConfigTarget, ...] = ()
+    unfollowed: Mapping[str, tuple[Symlink, ...]] = field(default_factory=dict)
     stamp: object = None
     mount_aliases: MountAliases = field(default_factory=MountAliases)
-    apart: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
     absent: Collection[str] = ()
     unseen: Mapping[str, str] = field(default_factory=dict)
     """The directories of bounded queries that were not searched fully, with the reasons."""
@@ -207,11 +207,11 @@ class Facts:
 class Territory:
     """The directories that a command can write, for the repository clean-up.
 
-    `places` are canonical, none in another; `apart` are excluded directories in them. `known` are git directories that
-    mounts protect. `since` is the start of the command (ns of the wall clock)."""
+    `places` are canonical, none in another; `excluded` are directories in them. `known` are git directories that mounts
+    protect. `since` is the start of the command (ns of the wall clock)."""
 
     places: tuple[str, ...]
-    apart: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = field(default=(), metadata={"recorded": "apart"})
     known: tuple[str, ...] = ()
     since: int = 0
 

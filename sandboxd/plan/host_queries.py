@@ -15,7 +15,7 @@ from sandboxd.policy.paths.protected_names import SKIPPED_DIRECTORIES, Protected
 from sandboxd.policy.paths.rule_paths import quoted
 from sandboxd.policy.sockets.control_sockets import FINDABLE, usual_places
 
-ALWAYS_APART = ("/proc", "/sys", "/dev")
+ALWAYS_EXCLUDED = ("/proc", "/sys", "/dev")
 """Never scanned: no rule can name a file in them."""
 MOST_ROOTS = 2_000
 """In each root every protected name is searched and guarded. More take seconds for each command."""
@@ -53,7 +53,7 @@ class BoundedNeed:
 class HostQueries:
     """`paths` to resolve, `globs` to expand and `scans` to make.
 
-    A name to scan for has one or more parts; the last may hold `*`. `apart` are directories that no scan and no glob
+    A name to scan for has one or more parts; the last may hold `*`. `excluded` are directories that no scan and no glob
     enters; `skipped` are names of directories that no scan enters."""
 
     paths: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class HostQueries:
     scans: tuple[ScanQuery, ...] = ()
     names: tuple[str, ...] = ()
     git_names: tuple[str, ...] = ()
-    apart: tuple[str, ...] = ALWAYS_APART
+    excluded: tuple[str, ...] = ALWAYS_EXCLUDED
     skipped: frozenset[str] = SKIPPED_DIRECTORIES
     bounded: tuple[BoundedNeed, ...] = ()
 
@@ -102,7 +102,7 @@ def list_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_S
         ),
         names=tuple(row.name for row in rows(ProtectedIn.WORKSPACE)),
         git_names=tuple(row.name for row in rows(ProtectedIn.GIT_DIR)),
-        apart=_unique([*ALWAYS_APART, place.runtime_dir, place.temporary_base, *place.private]),
+        excluded=_unique([*ALWAYS_EXCLUDED, place.runtime_dir, place.temporary_base, *place.private]),
         bounded=_bounded(rules),
     )  # fmt: skip
 

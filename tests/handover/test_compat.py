@@ -13,7 +13,10 @@ from sandboxd.backends.linux.helper.bridge_protocol import EventDecoder
 from sandboxd.backends.linux.helper.launch_configuration import LaunchConfiguration
 from sandboxd.backends.linux.helper.launch_records import BridgeRecord, LaunchRecord
 from sandboxd.handover.document import READABLE, VERSIONS, read_document
+from sandboxd.handover.record import read_record, write_record
 from sandboxd.host.placeholders.placeholder_set import PlaceholdersRecord
+from sandboxd.plan.filesystem.mounts import Mount, Operation
+from sandboxd.plan.host_facts import Territory
 from sandboxd.rpc.connection import ConnectionRecord
 from sandboxd.runtime.command_record import State
 from sandboxd.runtime.prompts.open_prompts import QuestionsRecord
@@ -68,3 +71,15 @@ def test_it_means_what_it_meant() -> None:
 
 def test_nothing_in_it_is_of_a_particular_machine() -> None:
     assert "/work" not in FILE.read_text() and json.loads(FILE.read_text())["format"] == 1
+
+
+def test_names_that_have_changed_since_version_1_are_read() -> None:
+    assert [Operation(word) for word in ("shelf", "seal")] == [
+        Operation.LISTABLE_DIRECTORY,
+        Operation.REMOUNT_READ_ONLY,
+    ]
+    mask, territory = Mount(Operation.MASK_DIRECTORY, "/x", traverse_only=True), Territory(("/p",), ("/p/x",))
+    for record, name in ((mask, "passage"), (territory, "apart")):
+        written, _ = write_record(record)
+        assert written[name]
+        assert read_record(type(record), written, ()) == record

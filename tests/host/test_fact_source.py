@@ -368,12 +368,12 @@ async def test_links_that_are_not_gone_through_are_told(host: HostFacts, tmp_pat
         (tmp_path / "w" / link).symlink_to(target)
     (tmp_path / "w" / "proc").symlink_to("/proc/self")
     pattern = f"{tmp_path}/w/**/f"
-    assert (await host.answer(HostQueries(globs=(pattern,)))).passed_by == {}
+    assert (await host.answer(HostQueries(globs=(pattern,)))).unfollowed == {}
     for number in range(5):
         (tmp_path / "w" / "d" / f"leads-out-{number}").symlink_to("../../out")
     write(tmp_path / "w" / "new" / "f")
     facts = await host.answer(HostQueries(globs=(pattern, f"{tmp_path}/w/*/f")))
-    (links,) = facts.passed_by.values()
+    (links,) = facts.unfollowed.values()
     assert sorted(os.path.relpath(link.path, tmp_path) for link in links) == [
         f"w/d/leads-out-{number}" for number in range(5)
     ]

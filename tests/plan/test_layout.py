@@ -16,7 +16,7 @@ from support.fake_host import FakeHost, place
 ORIGIN = Origin(Source.USER, "sandbox.filesystem", "/home/u/.claude/settings.json", 3)
 BASE = ["read-only /", "devices /dev"]
 TEMPORARY = [
-    "mask-directory /var/tmp/sandboxd-1000 (passage)", "directory /var/tmp/sandboxd-1000/d-1",
+    "mask-directory /var/tmp/sandboxd-1000 (traverse only)", "directory /var/tmp/sandboxd-1000/d-1",
     "symlink /var/tmp/sandboxd-1000/d-1/s <- /tmp",
 ]  # fmt: skip
 ABSENT = [
@@ -53,7 +53,7 @@ def mounts(made: Layout) -> list[str]:
     return [
         f"{mount.operation.value} {mount.target}"
         + (f" <- {mount.source}" if mount.source not in ("", mount.target) else "")
-        + (" (passage)" if mount.passage else "")
+        + (" (traverse only)" if mount.traverse_only else "")
         for mount in made.view.mounts
     ]
 
@@ -97,11 +97,11 @@ def test_nested_lists_are_mounted_parents_first() -> None:
     lines = [line for line in mounts(layout(host, files)) if "/srv" in line and "/." not in line]
     assert lines == [
         "writable /srv",
-        "mask-directory /srv/a (passage)",
+        "mask-directory /srv/a (traverse only)",
         "directory /srv/a/b",
         "read-only /srv/a/b/c",
         "writable /srv/a/b/c/d",
-        "seal /srv/a",
+        "remount-read-only /srv/a",
         "refuse-name /srv/z",
     ]
 
@@ -116,17 +116,18 @@ def test_directories_above_a_guarded_file_are_mounts() -> None:
 def test_everything_denied_with_links_of_a_merged_usr() -> None:
     files = FilePolicy(deny_read=rules("/"), allow_read=rules("/usr", "/bin"))
     assert mounts(layout(FakeHost({}), files))[:6] == [
-        "mask-directory / (passage)", "symlink /bin <- usr/bin", "devices /dev", "directory /home", "directory /home/u",
+        "mask-directory / (traverse only)", "symlink /bin <- usr/bin",
+        "devices /dev", "directory /home", "directory /home/u",
         "writable /home/u/work",
     ]  # fmt: skip
-    assert mounts(layout(FakeHost({}), files))[-1] == "seal /"
+    assert mounts(layout(FakeHost({}), files))[-1] == "remount-read-only /"
 
 
 def test_a_workspace_in_tmp_is_bound_over_it() -> None:
     host = FakeHost({"/tmp/x/ws/": "", "/tmp/x/other": ""})
     lines = mounts(layout(host, cwd="/tmp/x/ws", project_root="/tmp/x/ws"))
     at = lines.index("writable /tmp <- /var/tmp/sandboxd-1000/d-1/s")
-    assert lines[at + 1 : at + 3] == ["shelf /tmp/x", "writable /tmp/x/ws"]
+    assert lines[at + 1 : at + 3] == ["listable-directory /tmp/x", "writable /tmp/x/ws"]
     assert not any("other" in line for line in lines)
 
 
@@ -272,7 +273,7 @@ OVER_HOSTS = f"read-only /etc/hosts <- {OURS[1][1]}"
 def name_mounts(host: FakeHost, files: FilePolicy | None = None, **changes: object) -> list[str]:
     lines = mounts(layout(host, files, name_files=OURS, captured=True, **changes))
     lines = [line for line in lines if not line.startswith("refuse-name")]
-    return [line for line in lines if "/etc" in line or "/run/systemd" in line or "seal /run" in line]
+    return [line for line in lines if "/etc" in line or "/run/systemd" in line or "remount-read-only /run" in line]
 
 
 @pytest.mark.parametrize(
@@ -306,10 +307,10 @@ def test_only_where_connections_are_captured() -> None:
         (
             FilePolicy(deny_read=rules("/etc", "/run")),
             [
-                "mask-directory /etc (passage)", OVER_HOSTS,
-                "symlink /etc/resolv.conf <- ../run/systemd/resolve/stub-resolv.conf", "seal /etc",
+                "mask-directory /etc (traverse only)", OVER_HOSTS,
+                "symlink /etc/resolv.conf <- ../run/systemd/resolve/stub-resolv.conf", "remount-read-only /etc",
                 "directory /run/systemd", "directory /run/systemd/resolve", f"read-only {STUB}{OVER_RESOLV}",
-                "seal /run",
+                "remount-read-only /run",
             ],
         ),
         (

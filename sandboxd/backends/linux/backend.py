@@ -385,5 +385,5 @@ def territory_of(view: FileView) -> Territory:
     facts = view.facts
     scans = () if facts is None else facts.scans.values()
     known = tuple(one.path for scan in scans for one in scan.git_dirs if one.names)  # without, nothing in it is guarded
-    excluded = () if facts is None else facts.apart
+    excluded = () if facts is None else facts.excluded
     return Territory(view.places, excluded, known, time.time_ns() - CLOCK_STEP_NS)

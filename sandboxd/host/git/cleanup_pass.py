@@ -84,7 +84,7 @@ class CleanupPass:
 
     def go_on(self, rests: dict[str, Rest]) -> Neutralised:
         """Search a part of an earlier pass's rest, and take it out of `rests`."""
-        excluded, until, unseen = frozenset(self._territory.apart), Deadline.after(PART_S), ""
+        excluded, until, unseen = frozenset(self._territory.excluded), Deadline.after(PART_S), ""
         try:
             for place, rest in list(rests.items()):
                 index, lock = self._memory.index_of(place)
@@ -106,7 +106,7 @@ class CleanupPass:
 
     def _walk(self, places: tuple[str, ...] | list[str], seconds: float) -> str:
         """Search the places; return why something was not seen, else empty."""
-        excluded = frozenset(self._territory.apart)
+        excluded = frozenset(self._territory.excluded)
         end = Deadline.after(seconds)
         # an equal share of time each, so that a large place leaves some for the others; then the remainder
         unfinished = []

@@ -2,7 +2,7 @@
 
 A daemon that is killed does no clean-up (repository_cleanup.py). The next daemon of this user reads here where its
 commands could write and since when, waits for those that still run, and cleans up. A record is a line of JSON that ends
-with NUL: `["place", number, places, apart, known]`, `["start", launch, number, since, process, started]`, `["done",
+with NUL: `["place", number, places, excluded, known]`, `["start", launch, number, since, process, started]`, `["done",
 launch]`. Nothing waits for the disk: a record survives the daemon, but not a power failure."""
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class LaunchJournal:
 
     def _lines(self, started: StartedLaunch) -> bytes:
         territory = started.territory
-        where = (territory.places, territory.apart, territory.known)
+        where = (territory.places, territory.excluded, territory.known)
         number, lines = self._places.get(where), b""
         if number is None:
             number = self._places[where] = len(self._places)
@@ -196,8 +196,8 @@ def _read(text: bytes) -> Iterable[StartedLaunch]:
                 case ["place", int(number), *where] if len(where) == 3:
                     places[number] = tuple(tuple(map(str, some)) for some in where)
                 case ["start", str(launch), int(number), int(since), int(process), int(started)]:
-                    where_it_can_write, apart, known = places[number]
-                    territory = Territory(where_it_can_write, apart, known, since)
+                    where_it_can_write, excluded, known = places[number]
+                    territory = Territory(where_it_can_write, excluded, known, since)
                     found[launch] = StartedLaunch(launch, territory, process, started)
                 case ["done", str(launch)]:
                     found.pop(launch, None)

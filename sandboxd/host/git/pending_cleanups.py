@@ -149,7 +149,7 @@ def anywhere(path: str) -> bool:
 
 
 def where_of(territory: Territory) -> Where:
-    return territory.places, territory.apart, territory.known
+    return territory.places, territory.excluded, territory.known
 
 
 def _meet(some: tuple[str, ...], others: tuple[str, ...]) -> bool:

@@ -153,7 +153,7 @@ def _pointers(work_tree: str) -> dict[str, None]:
 
 def obeyed_by(git_dir: str, user_configuration: GitConfiguration, work_tree: str) -> tuple[GitConfigTarget, ...]:
     """Return the git config targets outside a git directory. Raises `PolicyError`."""
-    return _git_dir(git_dir, (), NullNameRecorder(), user_configuration, work_tree)[0].obeyed
+    return _git_dir(git_dir, (), NullNameRecorder(), user_configuration, work_tree)[0].git_config_targets
 
 
 def configured_worktrees(git_dir: str) -> list[str]:

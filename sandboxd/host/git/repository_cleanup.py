@@ -164,6 +164,6 @@ class _SessionCleanups:
         return (
             last is not None
             and self.began > ended
-            and (last.places, last.apart) == (territory.places, territory.apart)
+            and (last.places, last.excluded) == (territory.places, territory.excluded)
             and set(last.known) <= set(territory.known)
         )

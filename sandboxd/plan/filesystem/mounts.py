@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntFlag, StrEnum, auto
 
 from sandboxd.paths import is_below
@@ -64,17 +64,22 @@ class Operation(StrEnum):
     PROCESSES = "processes"
     MASK_FILE = "mask-file"
     MASK_DIRECTORY = "mask-directory"
-    """An empty directory that cannot be listed; with `passage` it can be walked through to mounts below. Without a
-    read-only remount its owner could change its mode, and would find nothing in it."""
-    LISTABLE_DIRECTORY = "shelf"
+    """An empty directory that cannot be listed; with `traverse_only` it can be walked through to mounts below.
+    Without a read-only remount its owner could change its mode, and would find nothing in it."""
+    LISTABLE_DIRECTORY = "listable-directory"
     """An empty directory that can be listed and shows only the mounts below."""
     DIRECTORY = "directory"
     """A directory on the way to a mount inside a mask or a listable directory."""
     REFUSE_NAME = "refuse-name"
     """A cover of a placeholder, so that an absent name stays absent."""
     SYMLINK = "symlink"
-    REMOUNT_READ_ONLY = "seal"
+    REMOUNT_READ_ONLY = "remount-read-only"
     """Makes a mask read-only, after all mounts below it."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Operation | None:
+        """Read the words of version 1 of the hand-over document."""
+        return {"shelf": cls.LISTABLE_DIRECTORY, "seal": cls.REMOUNT_READ_ONLY}.get(str(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,7 @@ class Mount:
     operation: Operation
     target: str
     source: str = ""
-    passage: bool = False
+    traverse_only: bool = field(default=False, metadata={"recorded": "passage"})
 
 
 @dataclass(slots=True)
@@ -156,7 +161,7 @@ def arrange(entries: Mapping[str, PathEntry], mask_file: str, watched: tuple[tup
     """Return the view of these path entries, one of which is `/`."""
     nodes = settle(entries)
     for node in nodes:
-        _mark_passages(node)
+        _mark_traversed(node)
     emitter = _Emitter(mask_file)
     for node in nodes:
         emitter.visit(node)
@@ -284,7 +289,7 @@ def _shows(node: MountNode, above: Visibility) -> Visibility:
     return Visibility.HOST_READ_ONLY
 
 
-def _mark_passages(node: MountNode) -> None:
+def _mark_traversed(node: MountNode) -> None:
     if node.shows is Visibility.NOTHING and not node.entry.link:
         return
     above = node.parent
@@ -337,7 +342,7 @@ class _Emitter:
             self._way_to(entry.path, parent)
             self._make(entry)
             if entry.kind is PathKind.DIRECTORY:
-                self._add(Mount(Operation.MASK_DIRECTORY, entry.path, passage=node.opens_below))
+                self._add(Mount(Operation.MASK_DIRECTORY, entry.path, traverse_only=node.opens_below))
                 if entry.sealed:
                     self._unsealed.append(entry.path)
             else:

@@ -147,7 +147,7 @@ def _add_pattern(
     if reason.mark & _DENIES:  # also without a match: later matches have to be where the rule looks
         for link in facts.paths[split_pattern(rule.path)[0]].links:
             table.add_guard(link.path)
-        _warn_of_passed_by(table, reason, facts.passed_by.get(rule.path, ()))
+        _warn_of_unfollowed(table, reason, facts.unfollowed.get(rule.path, ()))
     for match in matches:
         if not reason.mark & _DENIES and not link_trust.opens(rule, match.path):
             _warn_of_link(table, link_trust, reason, match.real, match.links)
@@ -170,7 +170,7 @@ def _warn_of_missing(table: PathTable) -> None:
             table.warn(f"{reason.text}: {path} does not exist, so nothing was opened; make it first")
 
 
-def _warn_of_passed_by(table: PathTable, reason: MarkReason, links: tuple[Symlink, ...]) -> None:
+def _warn_of_unfollowed(table: PathTable, reason: MarkReason, links: tuple[Symlink, ...]) -> None:
     for link in links[:_MOST_PASSED_BY]:
         table.warn(
             f"{reason.text}: nothing in {link.target} is denied, since ** goes through no symbolic link ({link.path}); "

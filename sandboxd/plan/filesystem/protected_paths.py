@@ -62,7 +62,7 @@ def add_guards(table: PathTable, files: FilePolicy, place: Place, facts: Facts, 
             is_root = scan.root == facts.paths[place.project_root].real
             if (is_root or is_in_session(place, facts)) and not is_system_directory(scan.root):
                 _add_worktree(table, scan.worktree, Mark.ALLOW_WRITE if is_root else Mark.WORKING)
-    for obeyed in facts.obeyed:
+    for obeyed in facts.git_config_targets:
         _protect_obeyed(table, obeyed)
     _add_lifted(table, files, place, facts, link_trust)
     _lift_project_repository(table, place, facts)
@@ -149,7 +149,7 @@ def _protect_scanned(table: PathTable, scan: Scan, git_rows: Mapping[str, Protec
     for git_dir in scan.git_dirs:
         if git_dir.worktree is None:
             _protect_git_dir(table, git_dir, git_rows)
-    for obeyed in scan.obeyed:
+    for obeyed in scan.git_config_targets:
         _protect_obeyed(table, obeyed)
     for directory in scan.unreadable:
         table.add(
@@ -167,7 +167,7 @@ def _protect_git_dir(table: PathTable, git_dir: GitDir, git_rows: Mapping[str, P
         _protect(table, resolved, row if git_dir.worktree_config else replace(row, file=False))
         if resolved.kind is None and row.absent is Absent.LEAVE:
             table.watched[(resolved.real,)] = None
-    for obeyed in git_dir.obeyed:
+    for obeyed in git_dir.git_config_targets:
         _protect_obeyed(table, obeyed)
 
 

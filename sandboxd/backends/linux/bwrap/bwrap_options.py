@@ -104,7 +104,7 @@ _WORDS: dict[Operation, Callable[[Mount], tuple[str, ...]]] = {
     Operation.MASK_FILE: lambda m: ("--ro-bind", m.source, m.target),
     Operation.MASK_DIRECTORY: lambda m: (
         "--perms",
-        "0111" if m.passage else "0000",
+        "0111" if m.traverse_only else "0000",
         "--size",
         _NAME_SIZE,
         "--tmpfs",

@@ -71,7 +71,7 @@ def _late(mount: Mount, models: dict[Operation, str], sealed: set[str]) -> LateM
 
 def _is_plain(mount: Mount, sealed: set[str]) -> bool:
     """Return whether a mount is a mask like all others of its operation, and empty."""
-    return mount.operation is not Operation.MASK_DIRECTORY or (not mount.passage and mount.target in sealed)
+    return mount.operation is not Operation.MASK_DIRECTORY or (not mount.traverse_only and mount.target in sealed)
 
 
 def _stands_on_the_host(mount: Mount, shown: dict[str, Mount]) -> bool:

@@ -40,7 +40,7 @@ def plan(*mounts: Mount, cwd: str = "/w") -> Plan:
         (Mount(Operation.PROCESSES, "/proc"), "--proc /proc"),
         (Mount(Operation.MASK_FILE, "/a", "/mask"), "--ro-bind /mask /a"),
         (Mount(Operation.MASK_DIRECTORY, "/a"), "--perms 0000 --size 4096 --tmpfs /a"),
-        (Mount(Operation.MASK_DIRECTORY, "/a", passage=True), "--perms 0111 --size 4096 --tmpfs /a"),
+        (Mount(Operation.MASK_DIRECTORY, "/a", traverse_only=True), "--perms 0111 --size 4096 --tmpfs /a"),
         (Mount(Operation.LISTABLE_DIRECTORY, "/a"), "--perms 0555 --tmpfs /a"),
         (Mount(Operation.DIRECTORY, "/a"), "--perms 0111 --dir /a"),
         (Mount(Operation.REFUSE_NAME, "/a"), "--perms 1555 --size 4096 --tmpfs /a"),
