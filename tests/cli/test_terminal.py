@@ -273,7 +273,7 @@ def test_without_a_terminal_subscribers_are_asked(
     assert (asked.params["kind"], asked.params["command"]) == ("sandbox_override", "echo ran")
 
 
-def test_a_command_that_a_rule_asks_about_runs_inside_after_a_yes(cli: CommandLine, fake: FakeDaemon) -> None:
+def test_a_command_a_rule_asks_about_runs_inside_after_a_yes(cli: CommandLine, fake: FakeDaemon) -> None:
     decided(fake, sandboxed=True, behavior="ask", question="command")
     with Terminal([*cli.argv, "run", "--decide", "--", "echo", "ran"], env=cli.env) as terminal:
         terminal.expect("May this command run")
