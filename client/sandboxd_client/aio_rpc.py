@@ -51,6 +51,7 @@ from sandboxd_client.wire.messages.sessions import (
 from sandboxd_client.wire.messages.settings import (
     ChangeRecord,
     ExcludeCommandParams,
+    PermissionUpdate,
     SettingsGetParams,
     SettingsGetResult,
     SettingsLintParams,
@@ -212,9 +213,9 @@ class AsyncRpcMethods:
     async def wrap_outcome(self, wrap_id: str, *, learn: bool = False) -> WrapOutcomeResult:
         return await self.call(methods.WRAP_OUTCOME, WrapOutcomeParams(wrap_id, learn))
 
-    async def permission_subscribe(self) -> PermissionSubscribeResult:
+    async def permission_subscribe(self, *, original_names: bool = False) -> PermissionSubscribeResult:
         """Return the open prompts; `notifications` has later ones."""
-        return await self.call(methods.PERMISSION_SUBSCRIBE, PermissionSubscribeParams())
+        return await self.call(methods.PERMISSION_SUBSCRIBE, PermissionSubscribeParams(original_names))
 
     async def permission_respond(
         self,
@@ -320,15 +321,17 @@ class AsyncRpcMethods:
 
     async def settings_exclude_command(
         self,
-        pattern: str,
+        pattern: str | None = None,
         *,
+        permission_updates: Sequence[PermissionUpdate] | None = None,
         remove: bool = False,
         session_id: str | None = None,
         cwd: Path | None = None,
         confirm: bool = False,
         project: bool = False,
     ) -> SettingsUpdateResult:
-        params = ExcludeCommandParams(pattern, remove, session_id, absolute(cwd), confirm, project)
+        updates = None if permission_updates is None else tuple(permission_updates)
+        params = ExcludeCommandParams(pattern, updates, remove, session_id, absolute(cwd), confirm, project)
         return await self.call(methods.SETTINGS_EXCLUDE_COMMAND, params)
 
     async def settings_trust(

@@ -52,6 +52,7 @@ from sandboxd_client.wire.messages.sessions import (
 from sandboxd_client.wire.messages.settings import (
     ChangeRecord,
     ExcludeCommandParams,
+    PermissionUpdate,
     SettingsGetParams,
     SettingsGetResult,
     SettingsLintParams,
@@ -213,9 +214,9 @@ class RpcMethods:
     def wrap_outcome(self, wrap_id: str, *, learn: bool = False) -> WrapOutcomeResult:
         return self.call(methods.WRAP_OUTCOME, WrapOutcomeParams(wrap_id, learn))
 
-    def permission_subscribe(self) -> PermissionSubscribeResult:
+    def permission_subscribe(self, *, original_names: bool = False) -> PermissionSubscribeResult:
         """Return the open prompts; `notifications` has later ones."""
-        return self.call(methods.PERMISSION_SUBSCRIBE, PermissionSubscribeParams())
+        return self.call(methods.PERMISSION_SUBSCRIBE, PermissionSubscribeParams(original_names))
 
     def permission_respond(
         self,
@@ -319,15 +320,17 @@ class RpcMethods:
 
     def settings_exclude_command(
         self,
-        pattern: str,
+        pattern: str | None = None,
         *,
+        permission_updates: Sequence[PermissionUpdate] | None = None,
         remove: bool = False,
         session_id: str | None = None,
         cwd: Path | None = None,
         confirm: bool = False,
         project: bool = False,
     ) -> SettingsUpdateResult:
-        params = ExcludeCommandParams(pattern, remove, session_id, absolute(cwd), confirm, project)
+        updates = None if permission_updates is None else tuple(permission_updates)
+        params = ExcludeCommandParams(pattern, updates, remove, session_id, absolute(cwd), confirm, project)
         return self.call(methods.SETTINGS_EXCLUDE_COMMAND, params)
 
     def settings_trust(

@@ -173,16 +173,24 @@ async def _settled(parts: RunningDaemon) -> None:
 @dataclass(frozen=True, slots=True)
 class _Subscribed:
     questions: bool
+    original_names: bool
     violations: tuple[str | None, ...]
     settings: tuple[tuple[str | None, str | None], ...]
 
     def on(self, record: ConnectionRecord) -> ConnectionRecord:
-        return replace(record, questions=self.questions, violations=self.violations, settings=self.settings)
+        return replace(
+            record,
+            questions=self.questions,
+            original_names=self.original_names,
+            violations=self.violations,
+            settings=self.settings,
+        )
 
 
 def _subscriptions(parts: RunningDaemon, connection: RpcConnection) -> _Subscribed:
     return _Subscribed(
         parts.prompts.is_subscribed(connection),
+        parts.prompts.is_subscribed(connection, permission_methods.tell_original),
         parts.feed.subscribed(connection),
         parts.subscriptions.scopes(connection),
     )
@@ -246,7 +254,8 @@ class TakingOver:
     def _subscribe(self, connection: RpcConnection, record: ConnectionRecord) -> None:
         parts = self.parts
         if record.questions:
-            parts.permissions.subscribe(connection, permission_methods.tell)
+            names = permission_methods.tell_original if record.original_names else permission_methods.tell
+            parts.permissions.subscribe(connection, names)
         for session_id in record.violations:
             parts.feed.subscribe(connection, session_id, violation_methods.tell)
         for session_id, directory in record.settings:

@@ -20,7 +20,7 @@ from typing import Final
 from sandboxd.cli.arguments import NO_AUTOSTART, UsageError, parse, visible
 from sandboxd.cli.daemon_client import client, no_words, show_help
 from sandboxd_client import Client, RpcError, SandboxdError
-from sandboxd_client.wire.messages.prompts import Answer, PermissionRequest, PermissionResolved, Scope
+from sandboxd_client.wire.messages.prompts import Answer, PermissionRequest, PermissionResolved, Scope, SuggestionRecord
 
 OPTIONS = (NO_AUTOSTART,)
 _KEYS: Final[dict[str, tuple[Answer, Scope]]] = {
@@ -28,6 +28,8 @@ _KEYS: Final[dict[str, tuple[Answer, Scope]]] = {
     "c": ("allow", "command"),
     "s": ("allow", "session"),
     "a": ("allow", "always"),
+    "2": ("allow", "always"),
+    "3": ("allow", "always"),
     "n": ("deny", "once"),
     "d": ("deny", "always"),
 }
@@ -36,6 +38,8 @@ _WORDS: Final = {
     "c": "yes, for this command",
     "s": "yes, for the session",
     "a": "yes, always",
+    "2": "yes, always and more",
+    "3": "yes, always and more",
     "n": "no",
     "d": "no, never",
 }
@@ -115,7 +119,9 @@ class _Desk:
             if key in _INTERRUPT:
                 return False
             if key in keys:
-                if request.wide and _KEYS[key][0] == "allow" and key != confirmed:
+                suggestion = suggestion_of(request, key)
+                wide = request.wide or (suggestion is not None and suggestion.wide)
+                if wide and _KEYS[key][0] == "allow" and key != confirmed:
                     confirmed = key
                     _say(f"  this allows a great deal: press {key} again to confirm")
                     continue
@@ -126,7 +132,14 @@ class _Desk:
     def _answer(self, request: PermissionRequest, key: str) -> None:
         behavior, scope = _KEYS[key]
         try:
-            result = self._box.permission_respond(request.request_id, behavior, scope=scope, confirm=request.wide)
+            suggestion = suggestion_of(request, key)
+            result = self._box.permission_respond(
+                request.request_id,
+                behavior,
+                scope=scope,
+                confirm=request.wide or (suggestion is not None and suggestion.wide),
+                pattern=None if suggestion is None else suggestion.pattern,
+            )
         except RpcError as error:
             _say(f"  not accepted: {error}")
             return  # still open: it is shown again
@@ -144,7 +157,16 @@ def keys_of(request: PermissionRequest) -> list[str]:
         key
         for key, (behavior, scope) in _KEYS.items()
         if (scope in request.scopes if behavior == "allow" else scope == "once" or denying)
+        and (key not in "23" or suggestion_of(request, key) is not None)
     ]
+
+
+def suggestion_of(request: PermissionRequest, key: str) -> SuggestionRecord | None:
+    """Return the rule that a key writes: the narrowest, or a wider one by its number."""
+    behavior, scope = _KEYS[key]
+    rules = [one for one in request.suggestions if scope == "always" and one.behavior == behavior]
+    number = int(key) - 1 if key in "23" else 0
+    return rules[number] if number < len(rules) else None
 
 
 def lines_of(request: PermissionRequest, behind: int, now: float) -> list[str]:
@@ -153,9 +175,10 @@ def lines_of(request: PermissionRequest, behind: int, now: float) -> list[str]:
         "network": f"reach {request.host}:{request.port}",
         "path": f"{'write' if request.write else 'read'} {request.path}",
         "sandbox_override": "run OUTSIDE the sandbox",
+        "command": "run",
         "trust": f"do what the changed settings of {request.project} say",
     }.get(request.kind, request.kind)
-    lines = ["", f"May a command {what}?" if request.kind != "sandbox_override" else f"May a command {what}:"]
+    lines = ["", f"May a command {what}{':' if request.kind in ('sandbox_override', 'command') else '?'}"]
     if request.command:
         lines.append(f"  command  {request.command}")
     lines.append(f"  project  {request.project} ({request.session_id})")
@@ -163,10 +186,9 @@ def lines_of(request: PermissionRequest, behind: int, now: float) -> list[str]:
         lines.append(f"  because  {request.text}")
     lines += [f"  careful  {warning}" for warning in request.warnings]
     keys = keys_of(request)
-    rules = {s.behavior: f" (rule {s.rule} in {s.key})" for s in request.suggestions}
-    lines += [
-        f"  [{key}] {_WORDS[key]}{rules.get(_KEYS[key][0], '') if _KEYS[key][1] == 'always' else ''}" for key in keys
-    ]
+    for key in keys:
+        rule = suggestion_of(request, key)
+        lines.append(f"  [{key}] {_WORDS[key]}" + ("" if rule is None else f" (rule {rule.rule} in {rule.key})"))
     ends = f"  no answer in {max(0, round(request.expires_at - now))} s means no"
     lines.append(ends + (f"; {behind} more waiting" if behind else ""))
     return [visible(line, 20000) for line in lines]

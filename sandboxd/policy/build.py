@@ -13,7 +13,7 @@ from sandboxd.errors import SettingsError
 from sandboxd.policy.build_files import AMBIGUOUS, FileBuilder
 from sandboxd.policy.build_network import NetworkBuilder
 from sandboxd.policy.commands.command_patterns import parse_command_pattern, parse_exclusion
-from sandboxd.policy.commands.exclusion import head_of
+from sandboxd.policy.commands.exclusion import bare_pattern, head_of, why_never
 from sandboxd.policy.commands.shell_programs import INTERPRETERS, LAUNCHERS, unversioned
 from sandboxd.policy.commands.wide_programs import runs_others
 from sandboxd.policy.model import (
@@ -165,6 +165,12 @@ class _Builder:
 
     def exclusion(self, text: str, origin: Origin) -> CommandRule:
         pattern = parse_exclusion(text)
+        never = why_never(text)
+        if never:
+            bare = bare_pattern(text)
+            hint = "exclude one program call, without operators" if bare == text else f"write {bare!r}"
+            message = f"{text!r} matches no command: {never}"
+            self._reader.problems.append(error("exclusion_never_matches", message, origin, hint=hint, fatal=False))
         program = unversioned(pattern.program)
         free = runs_others(pattern)
         if free or program in LAUNCHERS or (program in INTERPRETERS and not pattern.is_exact):

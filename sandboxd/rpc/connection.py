@@ -69,6 +69,7 @@ class ConnectionRecord:
     half_closed: bool = False
     waiting: tuple[str, ...] = ()
     questions: bool = False
+    original_names: bool = False
     violations: tuple[str | None, ...] = ()
     settings: tuple[tuple[str | None, str | None], ...] = ()
     restricted: bool = False

@@ -100,6 +100,10 @@ class Settings:
             return Lock(key, f"{switch} is on: only managed settings count", self.scalar(switch).origin)
         if isinstance(value, Placed) and value.origin.source is Source.MANAGED and row.combine is Combine.REPLACE:
             return Lock(key, "set by managed settings", value.origin)
+        of_flag = (one.values.get(key) for one in self.layers if one.source is Source.FLAG and one.may_widen)
+        by_flag = next((one.origin for one in of_flag if isinstance(one, Placed)), None)
+        if by_flag is not None and row.combine is Combine.REPLACE:
+            return Lock(key, "set by the flag settings", by_flag)
         return None
 
     def _audit_is_managed(self) -> bool:

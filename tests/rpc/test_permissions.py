@@ -755,3 +755,25 @@ async def test_a_path_that_became_a_link_needs_a_confirmation(
 async def client_of_a_child(running: RunningDaemon) -> AsyncIterator[RawClient]:
     async with running.client_in_a_child() as connected:
         yield connected
+
+
+async def test_the_names_of_the_original_are_negotiated(
+    running: RunningDaemon, client: RawClient, session_id: str
+) -> None:
+    query = {"kind": "network", "session_id": session_id, "host": "ask.test", "port": 443, "command_id": "c-9"}
+    async with somebody(running) as plain, running.client() as connection:
+        person = Person(connection)
+        await person.call("permission.subscribe", {"originalNames": True})
+        asking = asyncio.create_task(client.result("permission.request", query))
+        question, other = await person.told(ASKED), await plain.told(ASKED)
+        assert (question["requestId"], question["toolUseId"], question["host"]) == (
+            question["request_id"], "c-9", "ask.test",
+        )  # fmt: skip
+        assert "requestId" not in other and other == {k: v for k, v in question.items() if k in other}
+        reply = await person.call("sandbox_permission_response", {"requestId": question["requestId"]})
+        assert reply["error"]["data"]["slug"] == "invalid_params"
+        answer = {"requestId": question["requestId"], "decision": "allow"}
+        assert (await person.call("sandbox_permission_response", answer))["result"]["behavior"] == "allow"
+        resolved = await person.told(RESOLVED)
+        assert (resolved["decision"], resolved["requestId"]) == ("allow", question["request_id"])
+        assert (await asking)["behavior"] == "allow"

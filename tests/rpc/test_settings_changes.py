@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from support.daemon import RunningDaemon
+from support.daemon import RunningDaemon, running_daemon, surroundings
+from support.fake_runtime import FakeMachine
 from support.rpc import RawClient
 
 ENABLED = "sandbox.enabled"
@@ -338,3 +339,51 @@ async def test_describe_takes_exceptions_in_both_variants(client: RawClient, run
     assert "dangerously_disable_sandbox is refused" in never["text"] and "not at all: mcp-cli" in never["text"]
     many = await client.result("policy.describe", {"exceptions": {f"tool-{n}": "x" * 999 for n in range(999)}})
     assert len(many["text"]) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("params", "written"),
+    [
+        ({"pattern": "Bash(docker compose up)"}, ["docker compose up"]),
+        (
+            {"permission_updates": [{"type": "addRules", "rules": ["Bash(gh pr list)"], "behavior": "allow"}]},
+            ["gh pr list"],
+        ),
+        (
+            {"permissionUpdates": [{"type": "addRules", "rules": [{"toolName": "Bash", "ruleContent": "gh pr list"}]}]},
+            ["gh pr list"],
+        ),
+        ({"pattern": "gh issue list", "permission_updates": []}, ["gh issue list"]),
+        ({}, "invalid_params"),
+        ({"permission_updates": [{"type": "addRules", "rules": ["Read(x)"]}]}, "invalid_params"),
+        ({"permission_updates": [{"type": "addRules", "rules": ["Bash(x y)"], "behavior": "deny"}]}, "invalid_params"),
+        ({"pattern": "docker ps && gh x"}, "exclusion_never_matches"),
+        ({"pattern": "docker ps > out"}, "exclusion_never_matches"),
+        ({"pattern": "X=1 docker ps"}, "exclusion_never_matches"),
+        ({"pattern": "$TOOL x"}, "exclusion_never_matches"),
+        ({"pattern": "Bash(docker"}, "exclusion_never_matches"),
+    ],
+)
+async def test_an_exclusion_is_a_pattern_that_can_match(
+    client: RawClient, running: RunningDaemon, params: Any, written: Any
+) -> None:
+    answer = await client.call("settings.exclude_command", params)
+    if isinstance(written, str):
+        assert answer["error"]["data"]["slug"] == written
+        return
+    assert answer["result"]["written"]
+    assert json.loads(local_file(running).read_text()) == {"sandbox": {"excludedCommands": written}}
+
+
+async def test_a_flag_file_locks_keys_with_its_reason(machine: FakeMachine) -> None:
+    async with surroundings() as around:
+        flag = around.write(around.base / "flag.json", {"sandbox": {"allowPty": False, "excludedCommands": ["gh x"]}})
+        environment = {"HOME": str(around.home), "SANDBOXD_FLAG_SETTINGS": str(flag)}
+        async with running_daemon(around=around, assemble=machine.assemble, environment=environment) as running:
+            async with running.client() as client:
+                locked = {one["key"]: one["reason"] for one in (await client.result("settings.locked"))["locked"]}
+                assert locked["sandbox.allowPty"] == "set by the flag settings"
+                assert "sandbox.excludedCommands" not in locked
+                error = await refusal(client, change("set", "allowPty", True))
+                assert error["data"]["slug"] == "settings_locked" and f"{flag}:1" in error["message"]
+                assert (await update(client, change("add", "excludedCommands", "gh y")))["written"]

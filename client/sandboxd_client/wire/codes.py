@@ -80,6 +80,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("settings_unreadable", SETTINGS, "a settings file cannot be read"),
     ("settings_unwritable", SETTINGS, "a settings file cannot be written"),
     ("opened_unwritable", SETTINGS, "the record of directories that commands may write cannot be written"),
+    ("exclusion_never_matches", SETTINGS, "an exclusion can match no command"),
     ("exclusion_writable", SETTINGS, "an exclusion names a program that commands can write"),
     ("trust_unwritable", SETTINGS, "the records of trust cannot be written"),
     ("settings_busy", SETTINGS, "another program keeps changing a settings file"),

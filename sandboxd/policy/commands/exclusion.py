@@ -83,6 +83,25 @@ def exclusion_patterns(command: str) -> tuple[str, ...]:
     )
 
 
+def why_never(text: str) -> str:
+    """Return why an exclusion can match no command; empty where one could."""
+    body = text.strip()
+    for tail in (":*", " *"):
+        body = body.removesuffix(tail)
+    sample = body.replace("*", "x").strip()
+    if sample.startswith("Bash("):
+        return "Bash(…) is the form of a rule; an exclusion is the pattern alone"
+    rule = CommandRule(text, Origin(Source.LOCAL, "sandbox.excludedCommands"))
+    found = decide_exclusion((rule,), sample, Lead)
+    return "" if found.excluded else found.why
+
+
+def bare_pattern(text: str) -> str:
+    """Return the pattern of a rule such as `Bash(yarn:*)`; any other text as it is."""
+    body = text.strip()
+    return body[len("Bash(") : -1] if body.startswith("Bash(") and body.endswith(")") else text
+
+
 def is_exact(command: str) -> bool:
     """Return whether a command line stands for itself alone as a pattern."""
     text = command.strip()

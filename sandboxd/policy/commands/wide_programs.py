@@ -26,6 +26,12 @@ RUN_OTHERS: Final = (
     )
 )
 """Programs that run others by an argument, a file of the directory, or a key."""
+RUNNING_SUBCOMMANDS: Final = {
+    "bun": "run x", "bundle": "exec", "cargo": "run", "conda": "run", "corepack": "npm pnpm yarn", "deno": "run",
+    "go": "run", "hatch": "run", "mise": "exec x", "npm": "exec x", "pdm": "run", "pipx": "run", "pnpm": "dlx exec",
+    "poetry": "run", "uv": "run tool x", "yarn": "dlx exec",
+}  # fmt: skip
+"""First arguments behind which such a program runs whatever follows."""
 _VERSION: Final = re.compile(r"[-.]?[0-9][0-9.]*$")
 
 
@@ -95,14 +101,15 @@ def runs_others(pattern: CommandPattern) -> bool:
 
 
 def _first_argument(pattern: CommandPattern) -> tuple[bool, str]:
-    """Return whether the first argument that is no option is open; else its text."""
+    """Return whether the program to run is open; else the first argument that is no option."""
     words: Sequence[str] = pattern.words
     if pattern.wildcard:
         words = pattern.wildcard[0].split()
     fixed = [word for word in words[1:] if not word.startswith("-")]
     if pattern.is_exact:
         return False, fixed[0] if fixed else ""
-    return not fixed, fixed[0] if fixed else ""
+    free = not fixed or (len(fixed) == 1 and fixed[0] in RUNNING_SUBCOMMANDS.get(pattern.program, "").split())
+    return free, fixed[0] if fixed else ""
 
 
 def _is_one_of(pattern: CommandPattern, names: frozenset[str]) -> bool:

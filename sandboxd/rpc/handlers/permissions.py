@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, cast
 
 from sandboxd.daemon.permissions import (
@@ -54,13 +55,16 @@ class PermissionMethods:
 
     async def subscribe(self, call: MethodCall, params: PermissionSubscribeParams) -> PermissionSubscribeResult:
         """Return the open questions, and notify of each later question and outcome."""
-        return PermissionSubscribeResult(tuple(map(_request, self.permissions.subscribe(call.client, tell))))
+        teller = tell_original if params.original_names else tell
+        return PermissionSubscribeResult(tuple(map(_request, self.permissions.subscribe(call.client, teller))))
 
     async def respond(self, call: MethodCall, params: PermissionResponseParams) -> PermissionResponseResult:
         """Record an answer to a question.
 
         Raises CallerError when it does not count, SettingsError when `always` cannot be written."""
-        prompts = self.permissions.prompts
+        prompts, behavior = self.permissions.prompts, params.behavior or params.decision
+        if behavior is None or (params.behavior and params.decision and params.behavior != params.decision):
+            raise CallerError("invalid_params", "an answer is one behavior", hint="send behavior: allow or deny")
         if any(map(has_ended, prompts.askers(params.request_id, present=True))):
             raise CallerError(
                 "not_permitted",
@@ -77,7 +81,7 @@ class PermissionMethods:
             call.client,
             params.request_id,
             UserAnswer(
-                params.behavior == "allow", GrantScope(params.scope), params.ttl_s, bool(params.confirm), params.pattern
+                behavior == "allow", GrantScope(params.scope), params.ttl_s, bool(params.confirm), params.pattern
             ),
             f"pid {call.caller.pid}",
         )
@@ -152,9 +156,18 @@ class PermissionMethods:
         return PermissionRevokeResult(self.permissions.revoke(params.session_id, params.grant_id).subject)
 
 
-def tell(client: ConnectedClient, event: Asked | ResolvedQuestion) -> None:
+def tell(client: ConnectedClient, event: Asked | ResolvedQuestion, *, original_names: bool = False) -> None:
+    def told(record: PermissionRequest | PermissionResolved) -> dict[str, object]:
+        fields = encode(record)
+        more = {"requestId": record.request_id}
+        if isinstance(record, PermissionRequest):
+            more["toolUseId"] = fields["command_id"]
+        else:
+            more["decision"] = record.behavior
+        return fields | more if original_names else fields
+
     if isinstance(event, Asked):
-        client.notify("sandbox_permission_request", encode(_request(event)))
+        client.notify("sandbox_permission_request", told(_request(event)))
         return
     record = PermissionResolved(
         request_id=event.request_id or "",
@@ -165,7 +178,11 @@ def tell(client: ConnectedClient, event: Asked | ResolvedQuestion) -> None:
         outcome=event.outcome.value,
         text=event.why,
     )
-    client.notify("sandbox_permission_resolved", encode(record))
+    client.notify("sandbox_permission_resolved", told(record))
+
+
+tell_original = partial(tell, original_names=True)
+"""The same, with the names of fields that the owner of the settings format uses."""
 
 
 def _request(asked: Asked) -> PermissionRequest:

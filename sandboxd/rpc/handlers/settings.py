@@ -15,6 +15,7 @@ from sandboxd.daemon.settings.local_edits import Change, Changed, change_of, cha
 from sandboxd.daemon.settings.subscriptions import SettingsState, SettingsSubscriptions
 from sandboxd.daemon.settings.trusting import Shown, TrustedDirectory, Trusting
 from sandboxd.errors import CallerError
+from sandboxd.policy.commands.exclusion import bare_pattern
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.hosts.parent_proxies import without_password
 from sandboxd.rpc.call import ConnectedClient, MethodCall, existing_directory
@@ -96,9 +97,13 @@ class SettingsMethods:
 
     async def exclude_command(self, call: MethodCall, params: ExcludeCommandParams) -> SettingsUpdateResult:
         """Let a command run outside the sandbox from now on, or no longer."""
-        change = excluding(params.pattern, remove=params.remove)
-        directory = self._directory(params.session_id, params.cwd)
-        return await self._change([change], params, directory)
+        patterns = [pattern for update in params.permission_updates or () for pattern in map(_pattern_of, update.rules)]
+        if not patterns and params.pattern is not None:
+            patterns = [params.pattern]
+        if not patterns:
+            raise CallerError("invalid_params", "no pattern is given", hint="send pattern, or permission_updates")
+        changes = [excluding(bare_pattern(pattern), remove=params.remove) for pattern in patterns]
+        return await self._change(changes, params, self._directory(params.session_id, params.cwd))
 
     def _directory(self, session_id: str | None, cwd: str | None) -> str | None:
         """Return the directory of the project.
@@ -194,6 +199,16 @@ def _value(settings: Settings, key: str, plain: Any) -> SettingValue:
 def _shown(key: str, value: Any) -> Any:
     """Return a value without secrets, as every client may see it."""
     return without_password(value) if key == "sandbox.network.parentProxy" and isinstance(value, str) else value
+
+
+def _pattern_of(rule: object) -> str:
+    """Return the pattern of a rule for commands. Raises CallerError."""
+    if isinstance(rule, dict):
+        rule = f"{rule.get('toolName')}({rule.get('ruleContent')})"
+    if not isinstance(rule, str) or bare_pattern(rule) == rule:
+        hint = 'send "Bash(PATTERN)", or {"toolName": "Bash", "ruleContent": "PATTERN"}'
+        raise CallerError("invalid_params", "a rule of permission_updates is no rule for commands", hint=hint)
+    return rule
 
 
 def _updated(changed: Changed) -> SettingsUpdateResult:

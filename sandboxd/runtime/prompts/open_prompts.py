@@ -191,8 +191,9 @@ class Prompts:
         self._subscribers[subscriber] = tell
         return self.open()
 
-    def is_subscribed(self, subscriber: object) -> bool:
-        return subscriber in self._subscribers
+    def is_subscribed(self, subscriber: object, tell: Tell | None = None) -> bool:
+        """Return whether a client is subscribed, and told by `tell` if that is given."""
+        return subscriber in self._subscribers and tell in (None, self._subscribers[subscriber])
 
     def unsubscribe(self, subscriber: object) -> None:
         """Remove a subscriber.

@@ -62,7 +62,7 @@ class PermissionResolved:
 
 @dataclass(frozen=True, slots=True)
 class PermissionSubscribeParams:
-    pass
+    original_names: bool = False  # notifications have `requestId`, `toolUseId` and `decision`, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,12 @@ class PermissionResponseParams:
     """The answer to a prompt; with the scope `always` it becomes a rule."""
 
     request_id: str
-    behavior: Answer
+    behavior: Answer | None = None
     scope: Scope = "once"
     ttl_s: float | None = None  # seconds that a `deny` is remembered; None: until the session ends
     confirm: bool | None = None  # the user knows the consequences of `always`, where the prompt is `wide`
     pattern: str | None = None  # the suggestion that `always` writes; default: the first one
+    decision: Answer | None = None  # another name of `behavior`
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,10 +117,21 @@ class SettingsUpdateResult:
 
 
 @dataclass(frozen=True, slots=True)
+class PermissionUpdate:
+    """Rules that a user accepted, as the owner of the file format writes them."""
+
+    type: Literal["addRules"]
+    rules: tuple[Any, ...]  # "Bash(docker:*)", or {"toolName": "Bash", "ruleContent": "docker:*"}
+    behavior: Literal["allow"] = "allow"
+    destination: Literal["localSettings"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ExcludeCommandParams:
     """A pattern to add to the excluded commands, or to remove from them."""
 
-    pattern: str
+    pattern: str | None = None
+    permission_updates: tuple[PermissionUpdate, ...] | None = None  # instead: a pattern of each of their rules
     remove: bool = False
     session_id: str | None = None
     cwd: str | None = None
