@@ -64,7 +64,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sandboxd.policy.decision", "sandboxd.policy.violation", "sandboxd.policy.hosts.host_patterns",
         "sandboxd.policy.display", "sandboxd.policy.explain.guidance", "sandboxd.policy.hosts.publication",
         "sandboxd.policy.hosts.parent_proxies", "sandboxd.host.resolve",
-        "sandboxd.runtime.sessions", "sandboxd.runtime.prompts.open_prompts",
+        "sandboxd.runtime.sessions", "sandboxd.runtime.prompts",
         "sandboxd.runtime.session", "sandboxd.runtime.session_records", "sandboxd.runtime.wrap",
         "sandboxd.runtime.events",
         "sandboxd.policy.paths.wide_places",

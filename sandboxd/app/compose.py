@@ -200,9 +200,7 @@ async def run_daemon(
         )
         put_commands_first(observers.events, turns, connections.turns)
         around = CallSurroundings(sessions, policies.places, reloading)
-        dispatcher = Dispatcher(
-            methods, around, log, controlled=observers.events.tell, restricted=queries.restricted
-        )
+        dispatcher = Dispatcher(methods, around, log, controlled=observers.events.tell, restricted=queries.restricted)
         lost = partial(queries.connection_lost, sessions)
 
         def resumed(record: ConnectionRecord) -> RpcConnection:

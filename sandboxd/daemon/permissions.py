@@ -39,19 +39,6 @@ from sandboxd.runtime.session import SandboxSession
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.settings.files.trust import real_path
 
-__all__ = [
-    "Asked",
-    "Grant",
-    "GrantScope",
-    "PermissionAnswer",
-    "PermissionQueries",
-    "PermissionQuery",
-    "QuestionKind",
-    "ResolvedQuestion",
-    "UserAnswer",
-    "rule_writer",
-]
-
 LONGEST_COMMAND = 16 << 10
 """Longest command of a prompt, which shows all of it."""
 SHOWN_BLOCKED = 5

@@ -63,11 +63,3 @@ def temporary_base(uid: int, runtime_dir: str, parent: str = TEMPORARY_PARENT) -
         ensure_private_directory(fallback, uid)
         return TemporaryBase(fallback, f"temporary files are kept in {fallback}: {error.message}")
     return TemporaryBase(path)
-
-
-def remove_when_empty(path: str) -> None:
-    """Remove an empty directory at the end of the daemon."""
-    try:
-        os.rmdir(path)
-    except OSError:
-        return

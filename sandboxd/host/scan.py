@@ -317,6 +317,3 @@ def _can_be_opened_up(path: str) -> bool:
 
 def _join(directory: str, name: str) -> str:
     return directory + name if directory == "/" else f"{directory}/{name}"
-
-
-__all__ = ["MAX_DIRECTORIES", "ScanRecord", "ScanTarget", "TreeScan", "found_at"]

@@ -36,8 +36,6 @@ from sandboxd.proxy.transparent.captured_connections import Captures
 from sandboxd.proxy.upstream.parent_dialer import ParentDialer
 from sandboxd.proxy.upstream.user_proxy import ServeUser, UserPort, serve_user_http, serve_user_socks
 
-__all__ = ["ProxyRecord", "ProxyServer", "Report"]
-
 ServeChecked = Callable[[Stream, Outbound, ProxyLimits, Check | None], Awaitable[None]]
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandboxd.errors import HostError
-from sandboxd.host.directories import ensure_private_directory, remove_when_empty, temporary_base
+from sandboxd.host.directories import ensure_private_directory, temporary_base
 
 ME = os.geteuid()
 
@@ -18,15 +18,6 @@ def test_one_is_made_private(tmp_path: Path) -> None:
     ensure_private_directory(str(path), ME)
     ensure_private_directory(str(path), ME)
     assert path.stat().st_mode & 0o777 == 0o700
-    remove_when_empty(str(path))
-    assert not path.exists()
-
-
-def test_one_that_is_in_use_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    remove_when_empty(str(tmp_path))
-    remove_when_empty(str(tmp_path / "none"))
-    assert tmp_path.exists()
 
 
 @pytest.mark.parametrize("what", ["open", "link", "file", "foreign", "no parent"])

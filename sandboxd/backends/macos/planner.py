@@ -13,7 +13,7 @@ from sandboxd.backends.macos.seatbelt.seatbelt_entries import list_patterns, mak
 from sandboxd.errors import PolicyError
 from sandboxd.plan.filesystem.attribution import Attribution
 from sandboxd.plan.filesystem.mounts import FileView, Visibility, settle, settled_at
-from sandboxd.plan.filesystem.path_entries import PathTable
+from sandboxd.plan.filesystem.path_table import PathTable
 from sandboxd.plan.host_facts import Facts, FactSource, PathKind, session_directory
 from sandboxd.plan.host_queries import HostQueries, files_in, list_needs
 from sandboxd.plan.plan import Layout, Plan, plan_in, shells_of

@@ -12,15 +12,13 @@ from sandboxd.paths import is_below
 from sandboxd.plan.filesystem.link_trust import LinkTrust, is_in_session
 from sandboxd.plan.filesystem.mounts import Mark, Mount, Operation, PathEntry, Visibility, settled_at
 from sandboxd.plan.filesystem.path_table import MarkReason, PathTable
-from sandboxd.plan.filesystem.protected_paths import add_guards, is_workspace, warn_of_visited_directory
+from sandboxd.plan.filesystem.protected_paths import add_guards, warn_of_visited_directory
 from sandboxd.plan.host_facts import Facts, PathKind, ResolvedPath, Symlink, session_directory
 from sandboxd.plan.host_queries import split_pattern
 from sandboxd.plan.request import Place
 from sandboxd.policy.model import FilePolicy, Missing, PathRule
 from sandboxd.policy.paths.rule_paths import doubt
 from sandboxd.policy.paths.wide_places import is_system_directory
-
-__all__ = ["DEVICES", "PROCESSES", "TMP", "MarkReason", "PathTable", "is_workspace", "make_path_table"]
 
 TMP = "/tmp"
 DEVICES = "/dev"

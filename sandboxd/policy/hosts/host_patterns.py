@@ -308,11 +308,6 @@ class HostPattern:
         return self.below and host.address is None and host.name.endswith("." + self.host.name)
 
     @property
-    def is_literal_address(self) -> bool:
-        """True for a rule that names one address, and so may open a refused one."""
-        return self.host is not None and self.host.address is not None
-
-    @property
     def is_broad(self) -> bool:
         """True for a rule that covers hosts of unrelated owners (`*`, `*.github.io`)."""
         if self.host is None:

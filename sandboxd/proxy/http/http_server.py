@@ -24,7 +24,6 @@ from sandboxd.proxy.outbound import Outbound, Refused
 from sandboxd.proxy.streams.stream import HEAD_READ_SIZE, Stream
 
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
-MOST_DRAINED = 65536
 
 
 async def serve_http(client: Stream, outbound: Outbound, limits: ProxyLimits, check: Check | None = None) -> None:

@@ -191,10 +191,6 @@ class Stream:
         data, self._pending = self._pending, b""
         return data
 
-    @property
-    def has_pending(self) -> bool:
-        return bool(self._pending)
-
     async def send(self, data: bytes) -> None:
         """Send all bytes, and return when the kernel has them. Raises OSError."""
         if self._read is not None:

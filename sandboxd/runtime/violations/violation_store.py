@@ -22,8 +22,6 @@ from sandboxd.policy.explain.hints import Symptom, has_odd_characters, hint_for
 from sandboxd.policy.violation import DenialEvent, Violation, ViolationKind
 from sandboxd.runtime.rate_bound import RateBound
 
-__all__ = ["Cleared", "DenialEvent", "Tell", "ViolationFeed", "ViolationStore"]
-
 KEPT = 100
 LONGEST_HINT = 2000
 COLLAPSE_S = 10.0

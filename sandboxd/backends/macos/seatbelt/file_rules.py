@@ -30,7 +30,8 @@ from sandboxd.backends.macos.seatbelt.path_patterns import Glob
 from sandboxd.backends.macos.seatbelt.seatbelt_entries import Pattern, at_and_above
 from sandboxd.paths import is_below
 from sandboxd.plan.filesystem.mounts import Mark, MountNode, Visibility, settle
-from sandboxd.plan.filesystem.path_entries import PathTable, is_workspace
+from sandboxd.plan.filesystem.path_table import PathTable
+from sandboxd.plan.filesystem.protected_paths import is_workspace
 from sandboxd.plan.host_facts import Facts, PathKind
 from sandboxd.plan.host_queries import writable_roots
 from sandboxd.plan.request import Place

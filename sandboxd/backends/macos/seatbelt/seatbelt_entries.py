@@ -17,7 +17,8 @@ from sandboxd.backends.macos.seatbelt.path_patterns import Glob, parse_glob
 from sandboxd.paths import is_below
 from sandboxd.plan.filesystem.link_trust import LinkTrust
 from sandboxd.plan.filesystem.mounts import Mark, PathEntry, Visibility
-from sandboxd.plan.filesystem.path_entries import DEVICES, PROCESSES, TMP, PathTable, make_path_table
+from sandboxd.plan.filesystem.path_entries import DEVICES, PROCESSES, TMP, make_path_table
+from sandboxd.plan.filesystem.path_table import PathTable
 from sandboxd.plan.host_facts import Facts, Found, ResolvedPath, session_directory
 from sandboxd.plan.host_queries import split_pattern
 from sandboxd.plan.request import Place
