@@ -67,7 +67,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sandboxd.runtime.sessions", "sandboxd.runtime.prompts",
         "sandboxd.runtime.session", "sandboxd.runtime.session_records", "sandboxd.runtime.wrap",
         "sandboxd.runtime.events",
-        "sandboxd.policy.paths.wide_places",
+        "sandboxd.policy.paths.wide_places", "sandboxd.policy.commands.exclusion",
         "sandboxd.proxy.fair_share",
     ),
     "sandboxd.cli": ("sandboxd.__version__", "sandboxd_client"),
