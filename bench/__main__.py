@@ -42,6 +42,7 @@ MEASURES: tuple[tuple[str, str, bool], ...] = (
     ("bench.through", "through_a_sandbox", True),
     ("bench.captured", "captured_connections", True),
     ("bench.captured", "captured_command", True),
+    ("bench.captured", "between_commands", True),
     ("bench.restarts", "restarts", True),
     ("bench.floods", "floods", False),
 )

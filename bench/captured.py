@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
-from bench.private_daemon import PINNED_NAME, Bench, private_daemon
+from bench.private_daemon import PINNED_NAME, ROOT, Bench, private_daemon
 from bench.rows import Row
 from bench.through import INSIDE, medians, origin, run_outside
 from bench.timing import in_turns, median, ms
@@ -56,3 +58,34 @@ def captured_command(bench: Bench, quick: bool) -> Iterator[Row]:
         taken = in_turns(actions, 40 if quick else 200)
     on_s, off_s = median(taken["on"]), median(taken["off"])
     yield Row("warm command, capture on ÷ off", on_s / off_s, "", "≤ 1.3", {"on": ms(on_s), "off": ms(off_s)})
+
+
+REQUESTS = 100
+
+
+def between_commands(bench: Bench, quick: bool) -> Iterator[Row]:
+    """A server in one command and its client in the next one of the session, beside both without a sandbox."""
+    with origin() as port, Client() as box, box.session(bench.project) as session:
+        serve = [sys.executable, "-P", "-m", "bench.network", "origin"]
+        paths = os.pathsep.join((str(ROOT), str(ROOT / "client")))
+        server = session.spawn(
+            serve, env={**os.environ, "PYTHONPATH": paths}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert server.stdout is not None
+        inner = server.stdout.readline().strip()
+        inside, outside, hundred = [], [], []
+        for _ in range(1 if quick else 3):
+            argv = [*WITHOUT_PROXIES, sys.executable, "-I", INSIDE, "127.0.0.1", inner]
+            done = session.run([*argv, "01"[quick]], capture_output=True, text=True)
+            requests = session.run([*argv, "connects", str(REQUESTS)], capture_output=True, text=True)
+            if done.returncode or requests.returncode:
+                raise RuntimeError(f"{done.stderr} {requests.stderr}")
+            inside.append(json.loads(str(done.stdout)))
+            hundred.append(sum(json.loads(str(requests.stdout))))
+            outside.append(run_outside(port, quick))
+        server.kill()
+    ours, direct = medians(inside), medians(outside)
+    speed = {"between": f"{ours['down'] / 1e9:.2f} GB/s", "direct": f"{direct['down'] / 1e9:.2f} GB/s"}
+    yield Row("throughput between two commands ÷ loopback", ours["down"] / direct["down"], "", "≥ 0.4", speed)
+    yield Row(f"{REQUESTS} requests between two commands", median(hundred) * 1e3, "ms", "")
+    yield Row(f"{ours['transfers']:.0f} transfers of 1 MB between commands: incomplete", ours["short"], "", "= 0")

@@ -37,6 +37,23 @@ class LaunchSpec:
     """The host can connect into the sandbox: there will be `Listeners.inside`."""
 
 
+@dataclass(frozen=True, slots=True)
+class SessionServer:
+    """A listening TCP socket of a command; `takes_v4`: at `::`, for IPv4 too."""
+
+    address: IPAddress
+    port: int
+    takes_v4: bool = False
+
+    def is_at(self, address: IPAddress, port: int) -> bool:
+        """Return whether a connection to this address and port reaches it."""
+        if port != self.port:
+            return False
+        if self.address.is_unspecified:
+            return address.version == self.address.version or self.takes_v4
+        return address == self.address
+
+
 class SandboxNetwork(Protocol):
     """The network of one sandbox, from outside. Its receiver closes it.
 
@@ -56,6 +73,16 @@ class SandboxNetwork(Protocol):
 
     async def is_bound(self, file: SocketFile) -> bool:
         """Return whether a socket that was made inside is bound to this file now.
+
+        Raises OSError, and LaunchError when the sandbox has ended."""
+
+    async def servers(self) -> frozenset[SessionServer]:
+        """Return what the programs inside listen at.
+
+        Raises OSError, and LaunchError when the sandbox has ended."""
+
+    async def lead_out(self, servers: frozenset[SessionServer]) -> None:
+        """Capture connections to these servers of other sandboxes, and no others of loopback.
 
         Raises OSError, and LaunchError when the sandbox has ended."""
 
@@ -122,15 +149,16 @@ class Observer(Protocol):
     SandboxdError the command does not start. `failed` is `outdated` where files or settings have changed since the
     plan. `ended` is last, and comes exactly once for a launch that was claimed or has expired. `refused` may come at
     any time, also later: a system's log is slow. `lost` counts refusals left out because of their rate. `connecting`
-    comes between started and ended. Its answer decides for Unix sockets; for Internet addresses the gate behind the
-    connection decides."""
+    and `listens`, for a new server of a program, come between started and ended. The answer of `connecting` decides for
+    Unix sockets; for Internet addresses the gate behind the connection decides."""
 
     def refused(self, refusal: DenialEvent) -> None: ...
     def lost(self, count: int) -> None: ...
     def connecting(self, attempt: ConnectAttempt, answer: AnswerConnect) -> None: ...
     def claimed(self, pid: int) -> None: ...
     def listening(self, listeners: Listeners) -> None: ...
-    def starting(self) -> Awaitable[None] | None: ...
+    def starting(self, inside: SandboxNetwork | None = None) -> Awaitable[None] | None: ...
+    def listens(self) -> None: ...
     def started(self) -> None: ...
     def failed(self, reason: str, *, outdated: bool = False) -> None: ...
     def ended(self, status: int | None) -> None: ...

@@ -90,7 +90,7 @@ class Outbound:
         Raises Refused, and DialError for failures other than policy."""
         host = self._meant(host)
         if self.inside is not None and not captured and (found := await self.inside.connect(host, port)) is not None:
-            return self._opened_inside(operation, host, port, *found)
+            return self.connected_inside(operation, host, port, *found)
         admission = await self._gate.admit(host, port, plain=plain)
         if not admission.decision.allowed:
             raise self._refused(operation, host, port, admission.decision)
@@ -112,9 +112,10 @@ class Outbound:
         name = self._names.name_of(host.address) if host.address is not None else None
         return host if name is None else parse_host(name)
 
-    def _opened_inside(
+    def connected_inside(
         self, operation: str, host: Host, port: int, sock: socket.socket, address: IPAddress
     ) -> OutboundConnection:
+        """Return the record of a connection to a server of the session."""
         decision = Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, f"{host.authority(port)} is a server in the sandbox")
         return OutboundConnection(
             operation, host, port, decision, address, sock, asyncio.current_task(), is_inside=True

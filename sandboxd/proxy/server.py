@@ -32,7 +32,7 @@ from sandboxd.proxy.socks.socks_server import serve_socks
 from sandboxd.proxy.streams.connection import Closed, Opened
 from sandboxd.proxy.streams.stream import Stream, reset
 from sandboxd.proxy.streams.tunnel import TunnelRecord
-from sandboxd.proxy.transparent.captured_connections import Captures
+from sandboxd.proxy.transparent.captured_connections import Captures, Elsewhere
 from sandboxd.proxy.upstream.parent_dialer import ParentDialer
 from sandboxd.proxy.upstream.user_proxy import ServeUser, UserPort, serve_user_http, serve_user_socks
 
@@ -109,6 +109,8 @@ class ProxyServer:
         self._acceptors: list[Acceptor] = []
         self._datagrams: list[DatagramServer] = []
         self._captures: Captures | None = None
+        self.elsewhere: Elsewhere | None = None
+        """Connects to servers of the session's other commands; set before connections are accepted."""
         self._families: tuple[int, ...] = ()
         self._serial = count(1)
 
@@ -143,7 +145,9 @@ class ProxyServer:
 
     def capture(self, listeners: Sequence[socket.socket], inside: ServerNetwork | None = None) -> None:
         """Accept captured connections on these listeners, and take them over."""
-        self._captures = Captures(self._outbound, self.names, self._limits, inside, self._own_ports)
+        self._captures = Captures(
+            self._outbound, self.names, self._limits, inside, self._own_ports, self._gate.is_local_port, self.elsewhere
+        )
         self._protocols["captured"] = self._captures.serve
         for listener in listeners:
             self._acceptors.append(Acceptor(self, listener, "captured", self._captures.serve))

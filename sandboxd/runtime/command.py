@@ -25,8 +25,9 @@ from sandboxd.proxy.server import ProxyServer
 from sandboxd.runtime.close_unresumed import close_descriptors
 from sandboxd.runtime.command_record import CommandRecord, State
 from sandboxd.runtime.events import RunEnded, RunStarted
-from sandboxd.runtime.published_ports import PublishedPorts
 from sandboxd.runtime.rate_bound import RateBound
+from sandboxd.runtime.servers.published_ports import PublishedPorts
+from sandboxd.runtime.servers.session_loopback import SessionLoopback
 from sandboxd.runtime.socket_gate import SocketConnects, SocketGate
 from sandboxd.runtime.violations.denial_events import attributed, of_output, of_socket
 from sandboxd.runtime.violations.violation_store import ViolationStore
@@ -48,7 +49,8 @@ class Command:
     rule refuses what, `sockets` decides on Unix sockets, `home` is the user's home directory. `reads_reported`: the
     back end reports refused reads. `files_hold` says whether the files are as planned, and `remove_made` removes
     mount targets that its sandbox has made since a time. `check_published` raises
-    PolicyError when policy does not let its ports be published any more."""
+    PolicyError when policy does not let its ports be published any more. `loopback` leads to servers of the session's
+    other commands."""
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class Command:
         files_hold: Callable[[], bool] = lambda: True,
         remove_made: Callable[[float], str] = lambda since: "",
         settings: HeldSettings,
+        loopback: SessionLoopback | None = None,
     ) -> None:
         self.wrap_id = wrap_id
         self.command_id = request.command_id or wrap_id
@@ -102,6 +105,8 @@ class Command:
             wrap_id, None if sockets is None else self._decide_socket, self._socket_refused
         )
         self._sockets = sockets
+        self.shares_localhost = False
+        """It reaches servers of the session's other commands, and they reach its own."""
         self.looks_for_sockets = False
         """It can connect to some: what is there is looked for before it runs."""
         self.attributing: asyncio.Task[None] | None = None
@@ -110,6 +115,7 @@ class Command:
         self._files_hold = files_hold
         self._remove_made = remove_made
         self._settings = settings
+        self._loopback = loopback
         self._handle: LaunchHandle | None = None
         self._started = self._is_outdated = False
         self._status: int | None = None
@@ -180,6 +186,7 @@ class Command:
             reason=self._reason,
             generation=self.generation,
             reads_reported=self._reads_reported,
+            shares_localhost=self.shares_localhost,
             settings="" if self._started else self._settings.digest,
             sockets=None if self._sockets is None else self._sockets.at_start,
         )
@@ -205,6 +212,7 @@ class Command:
         self.looks_for_sockets = not record.started
         self.pid, self.claimed_at = record.pid, record.claimed_at
         self._started, self._status, self._reason = record.started, record.status, record.reason
+        self.shares_localhost = record.shares_localhost
         if record.state is State.ENDED:
             self._ended.set()
         elif handle is None:
@@ -217,8 +225,10 @@ class Command:
         else:
             self._handle = handle
             if record.proxies is not None:
-                self.proxies = self._make_proxies(self)
+                self.proxies = self._make_sharing_proxies()
                 self.proxies.resume(record.proxies, machine_name=_machine_name, inside=inside)
+                if inside is not None and self._loopback is not None and self.shares_localhost:
+                    self._loopback.resume(self.wrap_id, inside)
 
         if self.published is not None and inside is not None:
             self.published.serve(inside, None if self.proxies is None else self.proxies.turns)
@@ -236,7 +246,7 @@ class Command:
         if listeners.namespace >= 0:
             os.close(listeners.namespace)
         self._inside = listeners.inside
-        self.proxies = self._make_proxies(self)
+        self.proxies = self._make_sharing_proxies()
         self.proxies.serve(listeners.http, listeners.socks, listeners.check)
         if listeners.captured:
             self.proxies.capture(listeners.captured, inside=listeners.inside)
@@ -251,7 +261,13 @@ class Command:
         if self.published is not None and listeners.inside is not None:
             self.published.serve(listeners.inside, self.proxies.turns)
 
-    def starting(self) -> Awaitable[None] | None:
+    def _make_sharing_proxies(self) -> ProxyServer:
+        proxies = self._make_proxies(self)
+        if self.shares_localhost and self._loopback is not None:
+            proxies.elsewhere = self._loopback.around(self.wrap_id)
+        return proxies
+
+    def starting(self, inside: SandboxNetwork | None = None) -> Awaitable[None] | None:
         """Check at the start. Raises LaunchError after a change of settings or files."""
         if not self._files_hold() and (path := self._remove_made(self.claimed_at or math.inf)):
             raise LaunchError(
@@ -260,12 +276,21 @@ class Command:
                 hint="stop the program that removes it, and try again",
                 data={"path": path},
             )
-        if self.looks_for_sockets and self._sockets is not None:
-            return self._start_after(self._sockets.look())
-        return self._settings.check()
+        joining = None
+        if inside is not None and self._loopback is not None and self.shares_localhost:
+            joining = self._loopback.join(self.wrap_id, inside)
+        looking = self._sockets.look() if self.looks_for_sockets and self._sockets is not None else None
+        if joining is None and looking is None:
+            return self._settings.check()
+        return self._start_after(*(one for one in (joining, looking) if one is not None))
 
-    async def _start_after(self, looking: Awaitable[None]) -> None:
-        await looking
+    def listens(self) -> None:
+        if self._loopback is not None:
+            self._loopback.changed(self.wrap_id)
+
+    async def _start_after(self, *before: Awaitable[None]) -> None:
+        for one in before:
+            await one
         checking = self._settings.check()
         if checking is not None:
             await checking
@@ -354,6 +379,8 @@ class Command:
         self.ended_at = time.monotonic()
         if self._connects is not None:
             self._connects.close()
+        if self._loopback is not None:
+            self._loopback.leave(self.wrap_id)
         if self._inside is not None:
             self._inside.close()
         self._ended.set()

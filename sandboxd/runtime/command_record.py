@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sandboxd.handover.record import NO_DESCRIPTOR, Descriptor
 from sandboxd.plan.host_facts import SocketsAtStart
 from sandboxd.proxy.server import ProxyRecord
-from sandboxd.runtime.published_ports import PublishedRecord
+from sandboxd.runtime.servers.published_ports import PublishedRecord
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapRequest
 
 
@@ -42,6 +42,7 @@ class CommandRecord:
     reads_reported: bool = False
     inside: Descriptor = NO_DESCRIPTOR
     published: PublishedRecord | None = None
+    shares_localhost: bool = False
     settings: str = ""
     """The digest of those that it was prepared under, until it starts (`HeldSettings`)."""
     sockets: SocketsAtStart | None = None

@@ -30,7 +30,8 @@ from sandboxd.runtime.command import Command
 from sandboxd.runtime.command_record import CommandRecord, State
 from sandboxd.runtime.events import Events, Fallback, RunPrepared, RunRefused
 from sandboxd.runtime.prompts.grants import Grants
-from sandboxd.runtime.published_ports import PublishedPorts
+from sandboxd.runtime.servers.published_ports import PublishedPorts
+from sandboxd.runtime.servers.session_loopback import SessionLoopback
 from sandboxd.runtime.session_records import SessionSpec, SessionState
 from sandboxd.runtime.socket_gate import FindSockets, SocketGate, SocketsInside
 from sandboxd.runtime.temporary_directories import TemporaryRoot
@@ -144,6 +145,7 @@ class SandboxSession:
         self._places: dict[tuple[str, bool], Place] = {}
         self._temporary = ""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._loopback = SessionLoopback(self._spawn)
         self.on_idle: Callable[[SandboxSession], None] | None = None
 
     @property
@@ -249,6 +251,7 @@ class SandboxSession:
         reads_reported = plan.supervision.reads or self._parts.backend.name == "macos"
         known = plan.attribution, policy.generation, reads_reported
         command = self._command(wrap_id, request, place, *known, policy, plan)
+        command.shares_localhost = place.captured
         command.looks_for_sockets = plan.supervision.unix_sockets is UnixSockets.LISTED
         try:
             if request.publish:
@@ -345,6 +348,7 @@ class SandboxSession:
                 lambda: self._policy(self.grants.check(overrides)),
                 lambda: self._parts.look_at_settings(self.spec.cwd),
             ),
+            loopback=self._loopback,
         )
         return command
 

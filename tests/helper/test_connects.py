@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from sandboxd.backends.linux.helper.bridge_protocol import Exited, Failed, Started
-from sandboxd.backends.linux.helper.notifications import AGAIN, Connecting, RefusedCall, ReportedAccess, encode_answer
+from sandboxd.backends.linux.helper.notifications import (
+    AGAIN,
+    Connecting,
+    Listens,
+    RefusedCall,
+    ReportedAccess,
+    encode_answer,
+)
 from sandboxd.host.socket_files import find_sockets
 from sandboxd.plan.plan import Supervision, UnixSockets
 from support.users import Identity
@@ -116,7 +123,7 @@ c = socket.create_connection(server.getsockname())
 raw(c.fileno(), struct.pack("<HH", 2, 80) + bytes([192, 0, 2, 1]) + bytes(8), 16)
 """
         sandbox = launch.python(script, watched=watched, stdin=-3)
-        sandbox.expect(Started(), Exited(0, 0))
+        sandbox.expect(Started(), Listens(), Listens(), Exited(0, 0))
         unwatched = finish(launch.python(script))
         lines = finish(sandbox).split()
         assert lines == unwatched.split()

@@ -89,7 +89,9 @@ class Observer:
             one.close()
         os.close(listeners.namespace)
 
-    def starting(self) -> None: ...
+    def starting(self, inside: object = None) -> None: ...
+
+    def listens(self) -> None: ...
 
     def started(self) -> None:
         self.told.append("started")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 
+from sandboxd.backends.base import SessionServer
 from sandboxd.plan.host_facts import SocketFile
 from sandboxd.policy.hosts.host_patterns import IPAddress
 from sandboxd.proxy.dial import connect_socket
@@ -28,6 +29,11 @@ class FakeInside:
 
     async def is_bound(self, file: SocketFile) -> bool:
         return False
+
+    async def servers(self) -> frozenset[SessionServer]:
+        return frozenset()
+
+    async def lead_out(self, servers: frozenset[SessionServer]) -> None: ...
 
     async def connect_inside(self, address: IPAddress, port: int) -> socket.socket:
         self.tried.append(str(address))

@@ -358,7 +358,8 @@ static struct configuration *read_configuration(struct sock_fprog *filter, char 
         refuse("the configuration has another version", 0, restart);
     }
     if (head.flags & ~KNOWN_FLAGS || !head.filter_length != !!(head.flags & UNFILTERED)
-        || (head.flags & WATCHED ? head.flags & UNFILTERED : head.flags & (INTERNET | UNIX | QUIET | IDENTIFY))
+        || (head.flags & WATCHED ? head.flags & UNFILTERED
+                                 : head.flags & (INTERNET | UNIX | QUIET | IDENTIFY | SERVERS))
         || head.listeners > MAX_LISTENERS || head.ports > MAX_PORTS || head.filter_length % one
         || head.filter_length > BPF_MAXINSNS * one || head.removals >= head.arguments
         || head.arguments > head.arguments_length || head.arguments_length > MAX_ARGUMENTS

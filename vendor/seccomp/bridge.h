@@ -17,6 +17,7 @@ enum {
     REFUSED = 7,
     LOST = 8,
     CONNECTING = 9,
+    LISTENS = 10,
     MAX_PAYLOAD = 1024
 };
 
@@ -47,7 +48,8 @@ enum {
     QUIET = 128,
     STAY = 256,
     IDENTIFY = 512,
-    KNOWN_FLAGS = 1023
+    SERVERS = 1024,
+    KNOWN_FLAGS = 2047
 };
 
 struct listener {
@@ -117,6 +119,7 @@ void watch(int given, uint32_t flags);
 void on_notification(void);
 void on_timer(void);
 void send_reports(void);
+void note_server(void); /* which the daemon is told of soon */
 void drop_reports(void);
 void respond(uint64_t id, long result); /* minus an error number, or what the call returns */
 void let_go_on(uint64_t id);

@@ -173,6 +173,22 @@ static struct kept {
 
 static uint32_t reports, lost, tokens = BURST;
 static int unheard; /* the daemon is gone */
+static int servers; /* a program listens, and the daemon has not been told */
+
+static void send_servers(void) {
+    int unread = 0;
+    call(ioctl, BRIDGE, SIOCOUTQ, &unread);
+    if (servers && tokens && unread <= MOST_UNREAD && tell(LISTENS, NULL, 0)) {
+        servers = 0;
+        tokens--;
+    }
+}
+
+void note_server(void) {
+    servers = !unheard;
+    send_servers();
+    set_timer(SOON_MS);
+}
 
 void send_reports(void) {
     int unread = 0; /* by the daemon: what room is left beyond is for questions, and for the end of the command */
@@ -192,6 +208,7 @@ void send_reports(void) {
 
 void drop_reports(void) {
     unheard = 1;
+    servers = 0;
     reports = lost = 0;
     tokens = BURST;
 }
@@ -239,10 +256,11 @@ void on_timer(void) {
     uint64_t times;
     call(read, timer, &times, sizeof times);
     set_timer(0);
+    send_servers();
     send_reports();
     tokens = tokens + PER_TICK > BURST ? BURST : tokens + PER_TICK;
     int waiting = drop_interrupted();
-    if (lost || tokens < BURST) {
+    if (lost || servers || tokens < BURST) {
         set_timer(SOON_MS);
     } else if (waiting) {
         set_timer(100);

@@ -1,5 +1,6 @@
 /* Other calls on sockets than connect(2), where Unix sockets are listed: sendto(2) with an address, sendmsg(2),
- * sendmmsg(2), bind(2), listen(2).
+ * sendmmsg(2), bind(2), listen(2); with SERVERS listen(2) always, which is done here so that the daemon is told of a
+ * server that is there.
  * THEORY OF OPERATION. A server outside can hand in a socket of its own network (SCM_RIGHTS), by which the command
  * could leave. A call that goes on is about what its descriptor and its memory are by then, and another thread can have
  * exchanged both since they were looked at. So:
@@ -284,6 +285,10 @@ int on_socket(const struct seccomp_notif *asked) {
     }
     by.socket = (int)duplicate(asked);
     by.waits = 0;
+    if (by.socket < 0 && !(watched & UNIX)) {
+        let_go_on(asked->id);
+        return 1;
+    }
     if (by.socket < 0) {
         if (by.socket == -EACCES) {
             report(asked, UNIX_SOCKET, EACCES, "/(a socket that cannot be looked at)");
@@ -293,10 +298,11 @@ int on_socket(const struct seccomp_notif *asked) {
     }
     int is_unix = option(by.socket, SO_DOMAIN) == AF_UNIX, type = option(by.socket, SO_TYPE);
     int foreign = is_foreign(by.socket) && !(is_unix && sends);
+    int serves = number == SYS_listen && !is_unix && watched & SERVERS;
     by.is_stream = type == SOCK_STREAM;
     by.no_names = foreign || (is_unix && type == SOCK_DGRAM);
     long done = 0;
-    if (!by.no_names && is_alone(asked->pid)) {
+    if (!by.no_names && !serves && (is_alone(asked->pid) || !(watched & UNIX))) {
         let_go_on(asked->id);
     } else {
         if (sends) {
@@ -305,6 +311,9 @@ int on_socket(const struct seccomp_notif *asked) {
             done = -EACCES;
         } else {
             done = number == SYS_bind ? bind_here(asked) : call(listen, by.socket, (int)asked->data.args[1]);
+        }
+        if (serves && !done) {
+            note_server();
         }
         if (done == -EACCES && by.no_names) {
             report(asked, UNIX_SOCKET, EACCES, from_outside);

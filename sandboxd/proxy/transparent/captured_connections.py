@@ -6,6 +6,7 @@ every other one itself. The gate decides as for the proxies; refused connections
 | Destination | Decided as | Dialled |
 | --- | --- | --- |
 | synthetic address | its name | addresses of the name |
+| a loopback address, where another command has a server | | that server |
 | 127.0.0.1, ::1, on `allowLocalPorts` only | that address | a server inside, else the host's: on either address |
 | another address | that address | itself |
 
@@ -69,6 +70,16 @@ class CapturedNetwork(Protocol):
     async def connect_inside(self, address: IPAddress, port: int) -> socket.socket: ...
 
 
+class Elsewhere(Protocol):
+    """The servers of the session's other commands."""
+
+    def serves(self, address: IPAddress, port: int) -> bool: ...
+
+    async def connect(self, address: IPAddress, port: int) -> socket.socket | None:
+        """Return a connection to a server, None when there is none."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Destination:
     address: IPAddress
@@ -96,12 +107,16 @@ class Captures:
         limits: ProxyLimits,
         inside: CapturedNetwork | None = None,
         own_ports: Callable[[], Collection[int]] = frozenset,
+        is_local_port: Callable[[int], bool] = lambda port: True,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self._outbound = outbound
         self._names = names
         self._limits = limits
         self._inside = inside
         self._own_ports = own_ports
+        self._is_local_port = is_local_port
+        self._elsewhere = elsewhere
         self._kept: dict[Destination, deque[_Kept]] = {}
 
     async def serve(self, client: Stream, outbound: Outbound, limits: ProxyLimits) -> None:
@@ -125,7 +140,7 @@ class Captures:
             client.commit()
             await SocketRelay(client.socket, inner, share=client.share).run()
             return
-        connection = self._take(destination)
+        connection = self._take(destination) or await self._open_elsewhere(destination)
         if connection is None:
             connection = await self._open(destination, client)
         await self._outbound.tunnels.run(client, connection, b"", self._outbound.inspect(connection))
@@ -163,7 +178,7 @@ class Captures:
         address, port = destination.address, destination.port
         if address in _LOOPBACK and self._outbound.is_local_port(port):
             served = [await self._is_served_inside(one, port) for one in (address, _other(address))]
-            return not any(served)
+            return not any(served) and (self._elsewhere is None or not self._elsewhere.serves(address, port))
         stays_inside = address.is_loopback or address.is_unspecified or address in _SANDBOX
         return not (stays_inside or address.is_multicast or port == _DNS_PORT)
 
@@ -178,6 +193,18 @@ class Captures:
         if not await self._is_served_inside(other, destination.port):
             return None
         return await self._inside.connect_inside(other, destination.port)
+
+    async def _open_elsewhere(self, destination: Destination) -> OutboundConnection | None:
+        """Connect to a server of another command. Raises OSError where it has gone."""
+        address, port = destination.address, destination.port
+        if self._elsewhere is None or not (address.is_loopback or address in _SANDBOX):
+            return None
+        sock = await self._elsewhere.connect(address, port)
+        if sock is not None:
+            return self._outbound.connected_inside(OPERATION, Host.of_address(address), port, sock, address)
+        if address in _LOOPBACK and self._is_local_port(port):
+            return None
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "the server has gone")
 
     async def _is_served_inside(self, address: IPAddress, port: int) -> bool:
         if self._inside is None or port in self._own_ports():

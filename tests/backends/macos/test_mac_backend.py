@@ -54,7 +54,9 @@ class Heard:
         self.listeners = listeners
         self.words.append("listening")
 
-    def starting(self) -> None: ...
+    def starting(self, inside: object = None) -> None: ...
+
+    def listens(self) -> None: ...
 
     def started(self) -> None:
         self.words.append("started")

@@ -17,9 +17,11 @@ from enum import IntEnum
 
 from sandboxd.backends.linux.helper.notifications import (
     CONNECT,
+    LISTENS,
     LOST,
     REFUSED,
     Connecting,
+    Listens,
     Lost,
     RefusedCall,
     decode_notification,
@@ -106,6 +108,7 @@ class FrameType(IntEnum):
     REFUSED = REFUSED
     LOST = LOST
     CONNECT = CONNECT
+    LISTENS = LISTENS
 
 
 def encode_ticket(ticket: str) -> bytes:
@@ -174,7 +177,7 @@ class Failed:
     message: str
 
 
-Event = Descriptors | Started | ExecFailed | Exited | Failed | RefusedCall | Lost | Connecting
+Event = Descriptors | Started | ExecFailed | Exited | Failed | RefusedCall | Lost | Connecting | Listens
 
 # The order of events. None is the ticket. Notifications of system calls come any number of times between start and
 # end, and are not in the table.
@@ -201,7 +204,7 @@ def encode_event(event: Event) -> bytes:
             kind, payload = FrameType.EXEC_FAILED, struct.pack("<II", status, errno)
         case Failed(message):
             kind, payload = FrameType.FAILED, message.encode(errors="replace")
-        case RefusedCall() | Lost() | Connecting():
+        case RefusedCall() | Lost() | Connecting() | Listens():
             number, payload = encode_notification(event)
             kind = FrameType(number)
     return _FRAME.pack(kind, len(payload)) + payload
@@ -266,7 +269,7 @@ class EventDecoder:
                 return
             event = _decode_event(kind, bytes(self._buffer[_FRAME.size : _FRAME.size + length]))
             del self._buffer[: _FRAME.size + length]
-            if isinstance(event, RefusedCall | Lost | Connecting) and self._last is Started:
+            if isinstance(event, RefusedCall | Lost | Connecting | Listens) and self._last is Started:
                 yield event
                 continue
             if type(event) not in _NEXT[self._last]:

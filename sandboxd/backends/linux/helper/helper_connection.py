@@ -8,7 +8,7 @@ import socket
 from collections.abc import Awaitable
 from typing import Any, Protocol
 
-from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners, Observer
+from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners, Observer, SandboxNetwork
 from sandboxd.backends.linux.bwrap.init_pid import InitPidReader
 from sandboxd.backends.linux.bwrap.launch_processes import LaunchProcesses
 from sandboxd.backends.linux.helper.bridge_protocol import (
@@ -33,6 +33,7 @@ from sandboxd.backends.linux.helper.launch_records import LinkRecord
 from sandboxd.backends.linux.helper.notifications import (
     AGAIN,
     Connecting,
+    Listens,
     Lost,
     RefusedCall,
     ReportedAccess,
@@ -267,6 +268,8 @@ class HelperConnection:
                 self._tell().refused(_refusal(event))
             case Lost(count):
                 self._tell().lost(count)
+            case Listens():
+                self._tell().listens()
             case Connecting(question, family, address, port, pid, process, file):
                 attempt = ConnectAttempt(family, address, port, pid, process, file)
                 self._tell().connecting(attempt, self._answer_to(question))
@@ -346,7 +349,8 @@ class HelperConnection:
             if self._processes.init is None:
                 raise ProtocolError("no message of process 1 has come before its listeners")
             more = preparation.complete(self._processes.init, self._processes.bubblewrap, listeners)
-            more = self._tell().starting() if more is None else self._then_starting(more)
+            inside = listeners.inside
+            more = self._tell().starting(inside) if more is None else self._then_starting(more, inside)
         except DaemonError as error:
             self._give_up(error)
             return
@@ -355,10 +359,10 @@ class HelperConnection:
         else:
             self._preparing = self._loop.create_task(self._prepare_more(more), name=f"prepare-{self.ticket}")
 
-    async def _then_starting(self, more: Awaitable[None]) -> None:
+    async def _then_starting(self, more: Awaitable[None], inside: SandboxNetwork | None) -> None:
         """Ask the observer last: nothing may change between its answer and the start."""
         await more
-        checking = self._tell().starting()
+        checking = self._tell().starting(inside)
         if checking is not None:
             await checking
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from sandboxd.backends.base import AnswerConnect, ConnectAttempt, LaunchHandle, Listeners, Observer
+from sandboxd.backends.base import AnswerConnect, ConnectAttempt, LaunchHandle, Listeners, Observer, SandboxNetwork
 from sandboxd.backends.linux.bwrap.bwrap_options import BwrapOptions
 from sandboxd.backends.linux.helper.bridge_protocol import HARMLESS, PARTLY
 from sandboxd.backends.linux.network.capture import Ability
@@ -86,9 +86,9 @@ class Launching:
     def listening(self, listeners: Listeners) -> None:
         self._observer.listening(listeners)
 
-    def starting(self) -> Awaitable[None] | None:
+    def starting(self, inside: SandboxNetwork | None = None) -> Awaitable[None] | None:
         self._write_down(self.launch_id, self._process)
-        return self._observer.starting()
+        return self._observer.starting(inside)
 
     def started(self) -> None:
         self.must_stand = False
@@ -99,6 +99,9 @@ class Launching:
 
     def lost(self, count: int) -> None:
         self._observer.lost(count)
+
+    def listens(self) -> None:
+        self._observer.listens()
 
     def connecting(self, attempt: ConnectAttempt, answer: AnswerConnect) -> None:
         self._observer.connecting(attempt, answer)
@@ -188,7 +191,7 @@ class NullObserver:
     def listening(self, listeners: Listeners) -> None:
         listeners.close()
 
-    def starting(self) -> Awaitable[None] | None:
+    def starting(self, inside: SandboxNetwork | None = None) -> Awaitable[None] | None:
         raise LaunchError("launch_failed", "its session has ended", hint="run the command in another session")
 
     def started(self) -> None: ...
@@ -198,6 +201,8 @@ class NullObserver:
     def refused(self, refusal: DenialEvent) -> None: ...
 
     def lost(self, count: int) -> None: ...
+
+    def listens(self) -> None: ...
 
     def connecting(self, attempt: ConnectAttempt, answer: AnswerConnect) -> None:
         answer(errno.ECONNREFUSED)

@@ -39,6 +39,7 @@ class Flags(IntFlag):
     - WATCHED: the filter sends calls to the helper. Only with it:
       INTERNET: ask about TCP connects. UNIX: connect Unix sockets in the helper, after asking.
       IDENTIFY: name the socket file when asking. QUIET: do not report refused file calls.
+      SERVERS: tell of sockets that listen.
     - CONFINED: there is a Confinement. BOUNDED: there is a limit on processes.
     - STAY: process 1 ends when the daemon hangs up after EXIT."""
 
@@ -52,15 +53,16 @@ class Flags(IntFlag):
     QUIET = 128
     STAY = 256
     IDENTIFY = 512
+    SERVERS = 1024
 
 
 _NO_FLAGS = Flags(0)
-_KNOWN_FLAGS = 1023
+_KNOWN_FLAGS = 2047
 
 
 def _contradict(flags: int) -> bool:
     unwatched = not flags & Flags.WATCHED
-    about_calls = Flags.INTERNET | Flags.UNIX | Flags.QUIET | Flags.IDENTIFY
+    about_calls = Flags.INTERNET | Flags.UNIX | Flags.QUIET | Flags.IDENTIFY | Flags.SERVERS
     return bool(flags & (about_calls if unwatched else Flags.UNFILTERED))
 
 

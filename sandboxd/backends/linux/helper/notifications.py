@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 from sandboxd.plan.host_facts import SocketFile
 
-REFUSED, LOST, CONNECT = 7, 8, 9
+REFUSED, LOST, CONNECT, LISTENS = 7, 8, 9, 10
 """Types of frames (bridge_protocol.FrameType)."""
 
 AGAIN = b"Q"
@@ -71,7 +71,12 @@ class Connecting:
     file: SocketFile | None = None
 
 
-Notification = RefusedCall | Lost | Connecting
+@dataclass(frozen=True, slots=True)
+class Listens:
+    """A program has made a socket of a network listen."""
+
+
+Notification = RefusedCall | Lost | Connecting | Listens
 
 
 def encode_answer(question: int, errno: int) -> bytes:
@@ -87,6 +92,8 @@ def encode_notification(event: Notification) -> tuple[int, bytes]:
             return REFUSED, head + _bytes(path)
         case Lost(count):
             return LOST, _LOST.pack(count)
+        case Listens():
+            return LISTENS, b""
         case Connecting(question, family, address, port, pid, process, file):
             which = b"" if file is None else _pack_file(file)
             head = _CONNECT.pack(question, family, len(which) or port, pid, _bytes(process))
@@ -111,6 +118,9 @@ def decode_notification(kind: int, payload: bytes) -> Notification | None:
             if not count:
                 raise ValueError("nothing was lost")
             return Lost(count)
+        case 10:
+            struct.unpack("", payload)
+            return Listens()
         case 9:
             question, family, port, pid, process = _CONNECT.unpack_from(payload)
             if port > 0xFFFF:

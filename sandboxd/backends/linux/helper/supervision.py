@@ -20,7 +20,7 @@ def flags_of(supervision: Supervision) -> Flags:
     """Return the helper's flags for the calls that this filter sends it."""
     if not needs_listener(supervision):
         return Flags(0)
-    internet = Flags.INTERNET if supervision.connects else Flags(0)
+    internet = Flags.INTERNET | Flags.SERVERS if supervision.connects else Flags(0)
     unix = Flags.UNIX | Flags.IDENTIFY if supervision.unix_sockets is UnixSockets.LISTED else Flags(0)
     quiet = Flags(0) if supervision.writes or supervision.reads else Flags.QUIET
     return Flags.WATCHED | internet | unix | quiet
@@ -34,7 +34,7 @@ def without_notification(supervision: Supervision, why: str) -> tuple[Supervisio
     if supervision.removals:
         missing.append(f"placeholders of protected names cannot be removed, so git clean -d fails on them: {why}")
     if supervision.connects:
-        missing.append(f"refused connections fail late: {why}")
+        missing.append(f"refused connections fail late, and servers are not shared in the session: {why}")
     if supervision.unix_sockets is UnixSockets.LISTED:
         missing.append(f"the Unix sockets in allowUnixSockets stay closed: {why}")
         supervision = replace(supervision, unix_sockets=UnixSockets.NONE)

@@ -48,6 +48,10 @@ _REUSE_ADDRESS: SocketOption = (1, 2, 1)
 """Accepted sockets are bound to the ports of their destinations, and must not keep programs from listening there."""
 
 
+SESSION_LOCALHOST = "session-localhost"
+"""The layer by which the commands of a session reach each other's servers."""
+
+
 class Reach(enum.Enum):
     """The extent of the capture; the value is the layer's name."""
 
@@ -64,7 +68,9 @@ class Ability:
     reason: str = ""
 
     def layers(self, plan: NetworkPlan) -> tuple[str, ...]:
-        return (self.reach.value,) if self.reach is not None and plan.transparent else ()
+        if self.reach is None or not plan.transparent:
+            return ()
+        return (self.reach.value, SESSION_LOCALHOST) if self.reach is Reach.EVERY_PORT else (self.reach.value,)
 
     def warnings(self, plan: NetworkPlan) -> tuple[str, ...]:
         if not plan.transparent or self.reach is Reach.EVERY_PORT:

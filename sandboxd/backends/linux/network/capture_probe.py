@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 
-from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners
+from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners, SandboxNetwork
 from sandboxd.backends.linux.helper.bridge import Bridge, ExpectedLaunch
 from sandboxd.backends.linux.helper.launch_configuration import LaunchConfiguration
 from sandboxd.backends.linux.network.capture import Ability, Reach, capture_for
@@ -113,7 +113,9 @@ class _ProbeObserver:
     def listening(self, listeners: Listeners) -> None:
         listeners.close()
 
-    def starting(self) -> None: ...
+    def starting(self, inside: SandboxNetwork | None = None) -> None: ...
+
+    def listens(self) -> None: ...
 
     def started(self) -> None: ...
 

@@ -31,7 +31,7 @@ LISTENER_PORT = 1
 """Port of the daemon's listener at the loopback address. Below 1024, where programs inside cannot bind."""
 
 DNS_PORT = 53
-_TCP, _UDP = b"\x06", b"\x11"
+TCP, _UDP = b"\x06", b"\x11"
 _PREROUTING, _LOCAL_OUT = 0, 3
 _MANGLE = -150
 LOOPBACK: dict[Family, IPAddress] = {Family.V4: IPv4Address("127.0.0.1"), Family.V6: IPv6Address("::1")}
@@ -43,26 +43,20 @@ def tables(families: Sequence[Family], local_ports: Sequence[tuple[int, int]]) -
 
 
 def _table(family: Family, local_ports: Sequence[tuple[int, int]]) -> Table:
-    to_listener = netlink.give_to(family, LOOPBACK[family].packed, LISTENER_PORT)
+    to_listener = _to_listener(family)
     stays_inside = [
-        (netlink.load_network(*_LOOPBACK_PART[family]), netlink.compare(_LOOPBACK_BYTES[family]), netlink.accept()),
-        (netlink.load_network(*_DESTINATION[family]), netlink.compare(_SANDBOX[family].packed), netlink.accept()),
+        (netlink.load_network(*LOOPBACK_PART[family]), netlink.compare(LOOPBACK_BYTES[family]), netlink.accept()),
+        (netlink.load_network(*DESTINATION[family]), netlink.compare(SANDBOX[family].packed), netlink.accept()),
     ]
-    to_loopback = (netlink.load_network(*_DESTINATION[family]), netlink.compare(LOOPBACK[family].packed))
-    local = Chain(
-        "local",
-        (
-            (netlink.load_is_transparent(), netlink.compare(b"\0"), netlink.accept()),
-            (*to_listener, netlink.accept()),
-        ),
-    )
+    to_loopback = (netlink.load_network(*DESTINATION[family]), netlink.compare(LOOPBACK[family].packed))
+    local = local_chain(family)
     arriving = Chain(
         "in",
         (
-            (netlink.load_protocol(), netlink.compare(_TCP, equal=False), netlink.accept()),
-            *((*to_loopback, *_to_ports(ports), netlink.jump(local.name)) for ports in local_ports),
+            (netlink.load_protocol(), netlink.compare(TCP, equal=False), netlink.accept()),
+            *((*to_loopback, *to_ports(ports), netlink.jump(local.name)) for ports in local_ports),
             *stays_inside,
-            (*_to_ports((DNS_PORT, DNS_PORT)), netlink.accept()),
+            (*to_ports((DNS_PORT, DNS_PORT)), netlink.accept()),
             to_listener,
         ),
         hook=_PREROUTING,
@@ -71,7 +65,7 @@ def _table(family: Family, local_ports: Sequence[tuple[int, int]]) -> Table:
     leaving = Chain(
         "out",
         (
-            (netlink.load_protocol(), netlink.compare(_TCP), netlink.accept()),
+            (netlink.load_protocol(), netlink.compare(TCP), netlink.accept()),
             *stays_inside,
             *(_udp_port(offset) for offset in (0, 2)),
             (netlink.reject(family),),
@@ -81,13 +75,23 @@ def _table(family: Family, local_ports: Sequence[tuple[int, int]]) -> Table:
     return Table("sandboxd", family, (local, arriving, leaving))
 
 
-_SANDBOX: dict[Family, IPAddress] = {Family.V4: SANDBOX_V4, Family.V6: SANDBOX_V6}
-_DESTINATION = {Family.V4: (16, 4), Family.V6: (24, 16)}
-_LOOPBACK_PART = {Family.V4: (16, 1), Family.V6: (24, 16)}
-_LOOPBACK_BYTES = {Family.V4: b"\x7f", Family.V6: LOOPBACK[Family.V6].packed}
+def local_chain(family: Family) -> Chain:
+    """Return the chain that gives a packet to a listener inside, else to the daemon's."""
+    is_inside = (netlink.load_is_transparent(), netlink.compare(b"\0"), netlink.accept())
+    return Chain("local", (is_inside, (*_to_listener(family), netlink.accept())))
 
 
-def _to_ports(ports: tuple[int, int]) -> Rule:
+def _to_listener(family: Family) -> Rule:
+    return netlink.give_to(family, LOOPBACK[family].packed, LISTENER_PORT)
+
+
+SANDBOX: dict[Family, IPAddress] = {Family.V4: SANDBOX_V4, Family.V6: SANDBOX_V6}
+DESTINATION = {Family.V4: (16, 4), Family.V6: (24, 16)}
+LOOPBACK_PART = {Family.V4: (16, 1), Family.V6: (24, 16)}
+LOOPBACK_BYTES = {Family.V4: b"\x7f", Family.V6: LOOPBACK[Family.V6].packed}
+
+
+def to_ports(ports: tuple[int, int]) -> Rule:
     first, last = ports
     if first == last:
         return netlink.load_transport(2, 2), netlink.compare(struct.pack(">H", first))

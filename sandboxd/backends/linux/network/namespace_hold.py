@@ -8,6 +8,7 @@ import errno
 import os
 import socket
 
+from sandboxd.backends.base import SessionServer
 from sandboxd.backends.linux.network.namespace_program import (
     STREAM,
     NamespaceProgram,
@@ -17,12 +18,20 @@ from sandboxd.backends.linux.network.namespace_program import (
 )
 from sandboxd.backends.linux.network.namespace_request import NamespaceError
 from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
-from sandboxd.backends.linux.network.netlink import NETLINK_SOCK_DIAG
-from sandboxd.backends.linux.network.unix_sockets import file_of, list_unix_sockets
+from sandboxd.backends.linux.network.netlink import (
+    NETLINK_NETFILTER,
+    NETLINK_SOCK_DIAG,
+    Family,
+    read_acknowledgement,
+)
+from sandboxd.backends.linux.network.session_ports import MOST_SERVERS, listening_query, read_listening, rules_to
+from sandboxd.backends.linux.network.unix_sockets import PART, file_of, list_unix_sockets
 from sandboxd.plan.host_facts import SocketFile
 from sandboxd.policy.hosts.host_patterns import IPAddress
 
 _REUSE_ADDRESS = (1, 2, 1)
+_NO_FAMILY = (errno.EAFNOSUPPORT, errno.EOPNOTSUPP, errno.ENOENT)
+"""Errors of a kernel without IPv6."""
 AT_ONCE = 2
 """Concurrent requests of one sandbox. Each forks a process that launches of other sandboxes need too."""
 
@@ -34,6 +43,8 @@ class NamespaceHold:
         self._worker = worker
         self._namespace = namespace
         self._room = asyncio.Semaphore(AT_ONCE)
+        self._controls: asyncio.Future[tuple[socket.socket, socket.socket]] | None = None
+        """Netlink sockets for the sockets and for the packet rules, once they are needed."""
 
     def fileno(self) -> int:
         return self._namespace
@@ -76,6 +87,49 @@ class NamespaceHold:
         with await self._open(OpenNetlink(NETLINK_SOCK_DIAG)) as sock:
             return file_of(file) in await asyncio.to_thread(list_unix_sockets, sock)
 
+    async def servers(self) -> frozenset[SessionServer]:
+        """Return what programs listen at, MOST_SERVERS at most. Raises OSError, NamespaceError."""
+        sockets, _ = await self._control()
+        found: set[SessionServer] = set()
+        for family in Family:
+            sockets.send(listening_query(family))
+            is_last = False
+            while not is_last:  # the kernel has each part of its answer ready before it is read
+                some, is_last = read_listening(sockets.recv(PART))
+                found |= some
+        return frozenset(sorted(found, key=lambda one: (one.port, str(one.address)))[:MOST_SERVERS])
+
+    async def lead_out(self, servers: frozenset[SessionServer]) -> None:
+        """Replace the rules that lead to other sandboxes. Raises OSError, NamespaceError."""
+        _, rules = await self._control()
+        for family, batch in rules_to(servers):
+            rules.send(batch.messages)
+            try:
+                while not read_acknowledgement(rules.recv(PART)):
+                    pass
+            except OSError as error:
+                if family is Family.V4 or error.errno not in _NO_FAMILY:
+                    raise
+
+    async def _control(self) -> tuple[socket.socket, socket.socket]:
+        if self._controls is None:
+            self._controls = asyncio.ensure_future(self._open_controls())
+        try:
+            return await asyncio.shield(self._controls)
+        except (NamespaceError, OSError):
+            self._controls = None
+            raise
+
+    async def _open_controls(self) -> tuple[socket.socket, socket.socket]:
+        program = NamespaceProgram.of((OpenNetlink(NETLINK_SOCK_DIAG), OpenNetlink(NETLINK_NETFILTER)))
+        async with self._room:
+            sockets, rules = await self._worker.start(self._usable(), program)
+        if self._namespace < 0:
+            sockets.close()
+            rules.close()
+            raise NamespaceError("the sandbox has ended")
+        return sockets, rules
+
     async def _open(self, step: OpenSocket | OpenNetlink) -> socket.socket:
         async with self._room:
             (sock,) = await self._worker.start(self._usable(), NamespaceProgram.of((step,)))
@@ -91,6 +145,10 @@ class NamespaceHold:
             with contextlib.suppress(OSError):
                 os.close(self._namespace)
             self._namespace = -1
+        opened, self._controls = self._controls, None
+        if opened is not None and opened.done() and not opened.cancelled() and opened.exception() is None:
+            for one in opened.result():
+                one.close()
 
 
 async def _connected(sock: socket.socket) -> None:

@@ -5,8 +5,9 @@ with the number of expected acknowledgements: each message requests one. `captur
 
 from __future__ import annotations
 
+import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import IPv4Address, IPv6Address
@@ -30,7 +31,7 @@ _NO_DETECTION = 0x02
 _TABLE_LOCAL, _PROTOCOL_BOOT, _SCOPE_HOST, _TYPE_LOCAL = 255, 3, 254, 2
 _NFTABLES = 10
 _BATCH_BEGIN, _BATCH_END = 0x10, 0x11
-_NEWTABLE, _NEWCHAIN, _NEWRULE = (_NFTABLES << 8 | number for number in (0, 3, 6))
+_NEWTABLE, _DELTABLE, _NEWCHAIN, _NEWRULE = (_NFTABLES << 8 | number for number in (0, 2, 3, 6))
 
 
 class Family(IntEnum):
@@ -104,11 +105,42 @@ def _sandbox_address(family: Family) -> bytes:
 # ---- Unix sockets -------------------------------------------------------------------------------------------------
 
 
+def dump_sockets(body: bytes) -> bytes:
+    """Return a query for all sockets that a struct of sock_diag(7) describes."""
+    return message(_SOCK_DIAG_BY_FAMILY, _REQUEST | _DUMP, body)
+
+
+def parts(answer: bytes) -> Iterator[bytes | None]:
+    """Yield the payload of each message of an answer, None for the end.
+
+    Raises OSError, and struct.error for a malformed answer."""
+    at = 0
+    while at < len(answer):
+        length, kind = struct.unpack_from("=IH", answer, at)
+        if kind in (_ERROR, _DONE):
+            (code,) = struct.unpack_from("=i", answer, at + 16)
+            if code:
+                raise OSError(-code, os.strerror(-code))
+            yield None
+            return
+        yield answer[at + 16 : at + length]
+        at += max(length, 16) + -length % 4
+
+
+def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield kind and value of each struct nlattr."""
+    at = 0
+    while at + 4 <= len(data):
+        size, kind = struct.unpack_from("=HH", data, at)
+        yield kind, data[at + 4 : at + size]
+        at += max(size, 4) + -size % 4
+
+
 def bound_unix_sockets() -> bytes:
     """Return the query for bound Unix sockets with names and files (unix_diag.h)."""
     not_connected = 1 << 7 | 1 << 10  # TCP_CLOSE, TCP_LISTEN
     body = struct.pack("=BBHIIIII", 1, 0, 0, not_connected, 0, 3, 0xFFFFFFFF, 0xFFFFFFFF)  # AF_UNIX, name and file
-    return message(_SOCK_DIAG_BY_FAMILY, _REQUEST | _DUMP, body)
+    return dump_sockets(body)
 
 
 UnixFile = tuple[int, int]
@@ -120,27 +152,18 @@ def read_unix_sockets(answer: bytes) -> tuple[dict[UnixFile, str], bool]:
 
     Raises OSError, and struct.error for a malformed answer."""
     found: dict[UnixFile, str] = {}
-    at = 0
-    while at < len(answer):
-        length, kind = struct.unpack_from("=IH", answer, at)
-        if kind in (_ERROR, _DONE):
-            (number,) = struct.unpack_from("=i", answer, at + 16)
-            if number:
-                raise OSError(-number, "cannot list Unix sockets")
+    for body in parts(answer):
+        if body is None:
             return found, True
-        inner, end = at + 32, at + length  # behind struct nlmsghdr and struct unix_diag_msg
         name, file = "", None
-        while inner < end:
-            size, attribute_kind = struct.unpack_from("=HH", answer, inner)
-            if attribute_kind == 0:  # UNIX_DIAG_NAME
-                name = answer[inner + 4 : inner + size].rstrip(b"\0").decode("utf-8", "surrogateescape")
-            elif attribute_kind == 1:  # UNIX_DIAG_VFS
-                inode, device = struct.unpack_from("=II", answer, inner + 4)
+        for kind, value in attributes(body[16:]):  # behind struct unix_diag_msg
+            if kind == 0:  # UNIX_DIAG_NAME
+                name = value.rstrip(b"\0").decode("utf-8", "surrogateescape")
+            elif kind == 1:  # UNIX_DIAG_VFS
+                inode, device = struct.unpack_from("=II", value)
                 file = device, inode
-            inner += max(size, 4) + -size % 4
         if file is not None:
             found[file] = name
-        at += max(length, 16) + -length % 4
     return found, False
 
 
@@ -182,6 +205,14 @@ def load_network(offset: int, length: int) -> Expression:
 def load_transport(offset: int, length: int) -> Expression:
     """Load bytes of the transport header."""
     return _expression("payload", number(1, _FIRST), number(2, 2), number(3, offset), number(4, length))
+
+
+def mask(bits: bytes) -> Expression:
+    """Keep these bits of the loaded bytes."""
+    size = number(3, len(bits))
+    return _expression(
+        "bitwise", number(1, _FIRST), number(2, _FIRST), size, _value(4, bits), _value(5, bytes(len(bits)))
+    )
 
 
 def load_is_transparent() -> Expression:
@@ -237,25 +268,49 @@ class Table:
 
 def new_tables(tables: Sequence[Table]) -> Batch:
     """Return a batch that makes all tables or none."""
-    made = [one for table in tables for one in _table(table)]
+    return _transaction([one for table in tables for one in _table(table)])
+
+
+def replace_table(table: Table) -> Batch:
+    """Return a batch that puts a table in the place of one of its name.
+
+    A table without chains is removed. Only the last message is acknowledged: a thousand answers would not fit into the
+    buffer of a socket."""
+    made = [_new(table, _NEWTABLE), _new(table, _DELTABLE), *(_table(table) if table.chains else ())]
+    return _transaction((*(_without_acknowledgement(one) for one in made[:-1]), made[-1]), 1)
+
+
+def read_acknowledgement(answer: bytes) -> bool:
+    """Return whether the answer acknowledges a batch of `replace_table`. Raises OSError for a refusal."""
+    return any(body is None for body in parts(answer))
+
+
+def _without_acknowledgement(one: bytes) -> bytes:
+    (flags,) = struct.unpack_from("=H", one, 6)
+    return one[:6] + struct.pack("=H", flags & ~_ACK) + one[8:]
+
+
+def _transaction(made: Sequence[bytes], acknowledged: int | None = None) -> Batch:
     begin, end = (message(kind, _REQUEST, struct.pack(">BBH", 0, 0, _NFTABLES)) for kind in (_BATCH_BEGIN, _BATCH_END))
-    return Batch(NETLINK_NETFILTER, begin + b"".join(made) + end, len(made))
+    acknowledgements = len(made) if acknowledged is None else acknowledged
+    return Batch(NETLINK_NETFILTER, begin + b"".join(made) + end, acknowledgements)
+
+
+def _new(table: Table, kind: int, *more: bytes) -> bytes:
+    head = struct.pack(">BBH", table.family, 0, 0)
+    return message(kind, _REQUEST | _ACK | _CREATE | _APPEND, head + text(1, table.name) + b"".join(more))
 
 
 def _table(table: Table) -> list[bytes]:
-    def new(kind: int, *attributes: bytes) -> bytes:
-        head = struct.pack(">BBH", table.family, 0, 0)
-        return message(kind, _REQUEST | _ACK | _CREATE | _APPEND, head + b"".join(attributes))
-
-    made = [new(_NEWTABLE, text(1, table.name))]
+    made = [_new(table, _NEWTABLE)]
     for chain in table.chains:
         attached: tuple[bytes, ...] = ()
         if chain.hook is not None:
             where = nested(4, number(1, chain.hook), number(2, chain.priority & 0xFFFFFFFF))
             attached = (where, text(7, "filter"))
-        made.append(new(_NEWCHAIN, text(1, table.name), text(3, chain.name), *attached))
+        made.append(_new(table, _NEWCHAIN, text(3, chain.name), *attached))
     for chain in table.chains:
-        made += [new(_NEWRULE, text(1, table.name), text(2, chain.name), nested(4, *rule)) for rule in chain.rules]
+        made += [_new(table, _NEWRULE, text(2, chain.name), nested(4, *rule)) for rule in chain.rules]
     return made
 
 

@@ -14,6 +14,7 @@ from sandboxd.backends.linux.seccomp.notified_calls import (
     CONNECTS,
     READS,
     REMOVALS,
+    SERVERS,
     SOCKETS_HANDED_IN,
     UNIX_SOCKETS_LISTED,
     WRITES,
@@ -79,6 +80,7 @@ def _notified(supervision: Supervision) -> tuple[SyscallRule, ...]:
         *(WRITES if supervision.writes else REMOVALS if supervision.removals else ()),
         *(CONNECTS if asks else ()),
         *(SOCKETS_HANDED_IN if listed else ()),
+        *(SERVERS if supervision.connects and not listed else ()),
     )
 
 

@@ -70,6 +70,8 @@ READS = (_row("open openat", NOTIFY, "opens a file, which may be one that must n
 CONNECTS = (_row("connect", NOTIFY, "waits until it is known whether the far end can be reached"),)
 
 
+SERVERS = (_row("listen", NOTIFY, "other commands of the session are to reach the server"),)
+
 SOCKETS_HANDED_IN = (
     _row("sendto", EOPNOTSUPP, "connects by sending; programs take connect", Argument(3, (_FASTOPEN,), _FASTOPEN)),
     _row("sendmsg", EOPNOTSUPP, "as sendto", Argument(2, (_FASTOPEN,), _FASTOPEN)),

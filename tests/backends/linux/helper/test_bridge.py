@@ -70,7 +70,9 @@ class Recorder:
         self.listeners = listeners
         self.heard.append("listening")
 
-    def starting(self) -> None: ...
+    def starting(self, inside: object = None) -> None: ...
+
+    def listens(self) -> None: ...
 
     def started(self) -> None:
         self.heard.append("started")

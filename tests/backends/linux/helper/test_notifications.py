@@ -129,7 +129,8 @@ def question(family: int, address: bytes, port: int = 80) -> bytes:
         question(0, bytes(4)),
         question(16, bytes(4)),
         frame(9, bytes(31)),
-        frame(10, b""),
+        frame(10, b"x"),
+        frame(11, b""),
     ],
 )
 def test_errors_stay(data: bytes) -> None:

@@ -23,11 +23,14 @@ EVERY = [Supervision(*chosen) for chosen in itertools.product(BOTH, BOTH, BOTH, 
         (Supervision(unix_sockets=UnixSockets.ALL), Flags(0)),
         (Supervision(writes=True), Flags.WATCHED),
         (Supervision(reads=True), Flags.WATCHED),
-        (Supervision(connects=True), Flags.WATCHED | Flags.INTERNET | Flags.QUIET),
+        (Supervision(connects=True), Flags.WATCHED | Flags.INTERNET | Flags.SERVERS | Flags.QUIET),
         (Supervision(unix_sockets=LISTED), Flags.WATCHED | Flags.UNIX | Flags.IDENTIFY | Flags.QUIET),
         (Supervision(removals=True), Flags.WATCHED | Flags.QUIET),
         (Supervision(writes=True, removals=True), Flags.WATCHED),
-        (Supervision(True, True, True, LISTED), Flags.WATCHED | Flags.INTERNET | Flags.UNIX | Flags.IDENTIFY),
+        (
+            Supervision(True, True, True, LISTED),
+            Flags.WATCHED | Flags.INTERNET | Flags.SERVERS | Flags.UNIX | Flags.IDENTIFY,
+        ),
     ],
 )
 def test_what_the_helper_is_told(supervision: Supervision, flags: Flags) -> None:

@@ -14,8 +14,8 @@ from sandboxd.errors import CallerError, HostError, LaunchError
 from sandboxd.policy.hosts.host_patterns import IPAddress
 from sandboxd.policy.hosts.publication import Publication
 from sandboxd.proxy.fair_share import Turns
-from sandboxd.runtime import published_ports
-from sandboxd.runtime.published_ports import PublishedPorts
+from sandboxd.runtime.servers import published_ports
+from sandboxd.runtime.servers.published_ports import PublishedPorts
 from support.inside import FakeInside
 from support.ports import closed_port, free_port
 from support.proxies import Wire, exchange, finish, scripted_origin
