@@ -154,7 +154,7 @@ def test_ports_that_somebody_is_likely_to_want() -> None:
 def test_warnings_say_what_is_missing_and_why() -> None:
     plan = NetworkPlan()
     assert Ability(Reach.EVERY_PORT, BOTH).warnings(plan) == ()
-    assert Ability(Reach.EVERY_PORT, BOTH).layers(plan) == ("network-capture",)
+    assert Ability(Reach.EVERY_PORT, BOTH).layers(plan) == ("network-capture", "session-localhost")
     (some,) = Ability(Reach.LISTED_PORTS, BOTH, "no nf_tables").warnings(plan)
     assert "22, 80, 443" in some and "no nf_tables" in some
     (none,) = Ability(None, reason="not permitted").warnings(plan)
