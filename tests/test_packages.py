@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from support.installations import build_wheel
 from support.users import CHECKOUT
 
 MACHINES = ("x86_64", "aarch64")
 
 
 def build(project: Path, into: Path) -> zipfile.ZipFile:
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(into)],
-        cwd=project,
-        check=True,
-        capture_output=True,
-    )
-    (wheel,) = into.glob("*.whl")
-    return zipfile.ZipFile(wheel)
+    return zipfile.ZipFile(build_wheel(project, into))
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +37,8 @@ def test_the_wheel_brings_the_units(wheel: zipfile.ZipFile) -> None:
 
 def test_the_wheel_holds_the_package_and_nothing_beside_it(wheel: zipfile.ZipFile) -> None:
     tops = {name.split("/")[0] for name in wheel.namelist()}
-    assert "sandboxd" in tops
-    assert all(top == "sandboxd" or top.endswith((".dist-info", ".data")) for top in tops), tops
+    assert {"sandboxd", "sandboxd.pth"} <= tops
+    assert all(top in ("sandboxd", "sandboxd.pth") or top.endswith((".dist-info", ".data")) for top in tops), tops
 
 
 def test_the_program_is_a_script_that_installers_leave_as_it_is(wheel: zipfile.ZipFile) -> None:
@@ -56,6 +48,19 @@ def test_the_program_is_a_script_that_installers_leave_as_it_is(wheel: zipfile.Z
     assert re.fullmatch(r"sandboxd-[^/]+\.data/scripts/sandboxd", script)
     assert wheel.read(script) == (CHECKOUT / "scripts" / "sandboxd").read_bytes()
     assert wheel.read(script).startswith(b"#!/bin/sh\n")
+
+
+def test_the_wheel_carries_the_client(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    """The same files as the package for agents, at a place of their own: no file belongs to both."""
+    client = build(CHECKOUT / "client", tmp_path)
+    code = [name for name in client.namelist() if name.startswith("sandboxd_client/")]
+    assert "sandboxd_client/py.typed" in code and "sandboxd/py.typed" in wheel.namelist()
+    for name in code:
+        assert wheel.read(f"sandboxd/vendor/client/{name}") == client.read(name)
+    assert wheel.read("sandboxd.pth") == b"sandboxd/vendor/client\n"
+    assert not set(client.namelist()) & set(wheel.namelist())
+    (metadata,) = (wheel.read(name).decode() for name in wheel.namelist() if name.endswith("METADATA"))
+    assert "sandboxd-client" not in re.findall(r"^Requires-Dist: (\S+)", metadata, re.MULTILINE)
 
 
 def test_the_client_needs_nothing(tmp_path: Path) -> None:

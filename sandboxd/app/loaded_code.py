@@ -36,7 +36,7 @@ def source_trees() -> tuple[str, ...]:
         entry
         for entry in sys.path
         if os.path.isdir(entry)
-        and os.path.basename(entry) not in _LIBRARIES
+        and not any(part in _LIBRARIES for part in entry.split("/"))
         and not any(is_in(entry, directory) for directory in installed)
     )
 

@@ -48,7 +48,7 @@ class Parsed:
     """A parsed command line.
 
     `values` by option key: a string, True, or for `many` a list. `words` are the other arguments, `command` the words
-    after `--` (None without it)."""
+    after `--`, or from the first word on where a command follows the options (None without any)."""
 
     __slots__ = ("command", "values", "words")
 
@@ -67,8 +67,8 @@ class Parsed:
         return list(self.values.get(key, ()))
 
 
-def parse(arguments: Sequence[str], options: Iterable[Option]) -> Parsed:
-    """Read arguments up to `--`. Raises UsageError."""
+def parse(arguments: Sequence[str], options: Iterable[Option], *, runs: bool = False) -> Parsed:
+    """Read arguments up to `--`, or with `runs` up to the first word that is no option. Raises UsageError."""
     known = {option.name: option for option in (*options, HELP)}
     values: dict[str, Any] = {}
     words: list[str] = []
@@ -79,6 +79,8 @@ def parse(arguments: Sequence[str], options: Iterable[Option]) -> Parsed:
         if argument == "-h":
             argument = "--help"
         if not argument.startswith("-") or argument == "-":
+            if runs:
+                return Parsed(values, words, [argument, *left])
             words.append(argument)
             continue
         name, equals, attached = argument.partition("=")

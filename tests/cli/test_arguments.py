@@ -30,6 +30,14 @@ def test_after_two_dashes_nothing_is_an_option() -> None:
     assert parse(["--"], OPTIONS).command == []
 
 
+def test_where_a_command_follows_the_first_word_ends_the_options() -> None:
+    for arguments in (["--flag", "rm", "--word", "--", "-x"], ["--flag", "--", "rm", "--word", "--", "-x"]):
+        parsed = parse(arguments, OPTIONS, runs=True)
+        assert (list(parsed.values), parsed.words) == (["flag"], [])
+        assert parsed.command == ["rm", "--word", "--", "-x"]
+    assert parse(["--flag"], OPTIONS, runs=True).command is None
+
+
 def test_a_value_may_look_like_an_option() -> None:
     assert parse(["--word", "--flag", "-c", "--"], OPTIONS).values == {"word": "--flag", "c": "--"}
     assert parse(["--word=--x=y"], OPTIONS).get("word") == "--x=y"

@@ -18,7 +18,7 @@ import sysconfig
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -311,8 +311,17 @@ def _works(code: Code, person: pwd.struct_passwd) -> bool:
 
 def _library_files() -> Iterator[tuple[Path, Path]]:
     """Every file of the libraries that the daemon needs, found through their own metadata: (where, relative name)."""
-    names = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["dependencies"]
-    waiting, seen = [Requirement(name).name for name in names], {"sandboxd-client"}
+    for library in libraries(tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["dependencies"]):
+        for file in library.files or ():
+            source = Path(str(library.locate_file(file)))
+            # Scripts are outside ("..") and not needed; a file that two libraries brought may be gone with one of them.
+            if ".." not in file.parts and "__pycache__" not in file.parts and source.exists():
+                yield source, Path(*file.parts)
+
+
+def libraries(requirements: Sequence[str]) -> Iterator[Distribution]:
+    """The installed distributions of these requirements, with all that they require."""
+    waiting, seen = [Requirement(name).name for name in requirements], set[str]()
     while waiting:
         name = waiting.pop().lower().replace("_", "-")
         if name in seen:
@@ -326,8 +335,4 @@ def _library_files() -> Iterator[tuple[Path, Path]]:
             requirement = Requirement(line)
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
                 waiting.append(requirement.name)
-        for file in library.files or ():
-            source = Path(str(library.locate_file(file)))
-            # Scripts are outside ("..") and not needed; a file that two libraries brought may be gone with one of them.
-            if ".." not in file.parts and "__pycache__" not in file.parts and source.exists():
-                yield source, Path(*file.parts)
+        yield library

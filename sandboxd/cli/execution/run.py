@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sandboxd_client.running.relay import Relay
 
 SUMMARY = "Run one command in the sandbox. Streams, terminal and exit status are the command's."
-SYNTAX = "run [OPTION…] (-- CMD ARG… | -c TEXT)"
+SYNTAX = "run [OPTION…] ([--] CMD ARG… | -c TEXT)"
 OPTIONS = (
     Option("-c", "run this shell line", value="TEXT"),
     Option("--cwd", "run in this directory", value="DIR"),
@@ -66,7 +66,7 @@ _WRAPS_TRIED = 3
 
 
 def main(arguments: Sequence[str]) -> int:
-    parsed = parse(arguments, OPTIONS)
+    parsed = parse(arguments, OPTIONS, runs=True)
     if "help" in parsed:
         sys.stdout.write(help_text(SYNTAX, SUMMARY, OPTIONS))
         return 0
@@ -163,12 +163,12 @@ def _fill_standard_descriptors() -> None:
 
 def _command(parsed: Parsed) -> tuple[str | None, list[str] | None]:
     text: str | None = parsed.get("c")
-    if parsed.words:
-        word = visible(parsed.words[0], 60)
-        raise UsageError(f"unexpected word {word}", f"put -- before the command: sandboxd run [OPTION…] -- {word} …")
     if text is not None:
         if parsed.command is not None:
-            raise UsageError("give a command after --, or a shell line with -c, not both")
+            raise UsageError(
+                f"unexpected word {visible(' '.join(parsed.command[:1]), 60)} beside -c TEXT",
+                "give a command, or a shell line with -c; for a line with arguments: sandboxd run sh -c TEXT NAME ARG…",
+            )
         return text, None
     if not parsed.command:
         raise UsageError("no command given", "usage: sandboxd " + SYNTAX)

@@ -1,0 +1,62 @@
+"""Each documented way to install works from the built wheels and from a checkout."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.installations import INSTALLERS, Installation, Wheelhouse
+from support.users import Identity, identity_names
+
+FROM_CLIENT = "from sandboxd_client import Client\nwith Client() as box: print(box.run('echo hello').returncode)"
+WHICH_CLIENT = "import sandboxd_client; print(sandboxd_client.__file__)"
+FILES = ("share/bash-completion/completions/sandboxd", "share/zsh/site-functions/_sandboxd",
+         "share/fish/vendor_completions.d/sandboxd.fish", "share/man/man1/sandboxd.1",
+         "share/sandboxd/settings.schema.json")  # fmt: skip
+
+
+def works(installed: Installation) -> None:
+    done = installed.run("run", "--", "true")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done
+    assert installed.imports(FROM_CLIENT).stdout == "hello\n0\n"
+    assert installed.run("stop").returncode == 0
+
+
+@pytest.mark.parametrize("by", INSTALLERS)
+def test_a_wheel_is_installed_and_runs_a_command(by: str, identity: Identity, wheelhouse: Wheelhouse) -> None:
+    works(wheelhouse.install(identity, by, wheelhouse.wheel("sandboxd")))
+
+
+@pytest.mark.parametrize("identity", identity_names()[-1:], indirect=True)
+@pytest.mark.parametrize("by", INSTALLERS)
+def test_a_checkout_is_installed_and_runs_a_command(by: str, identity: Identity, wheelhouse: Wheelhouse) -> None:
+    works(wheelhouse.install(identity, by, wheelhouse.checkout))
+
+
+@pytest.mark.parametrize("removed", ["sandboxd", "sandboxd-client"])
+def test_both_packages_stand_side_by_side(removed: str, identity: Identity, wheelhouse: Wheelhouse) -> None:
+    """Each may come and go, in any order, and the other one still works."""
+    both = wheelhouse.install(identity, "pip", wheelhouse.wheel("sandboxd"))
+    carried = both.imports(WHICH_CLIENT).stdout
+    venv = str(both.program.parent.parent)
+    for words in (("install", "sandboxd-client"), ("check",), ("uninstall", "-y", removed), ("check",)):
+        done = wheelhouse.installer(identity, "pip", "--python", venv, *words)
+        assert done.returncode == 0, done
+    alone = both.imports(WHICH_CLIENT).stdout
+    if removed == "sandboxd":
+        assert alone.endswith("site-packages/sandboxd_client/__init__.py\n") and alone != carried
+        assert not both.program.exists()
+    else:
+        assert alone == carried
+        works(both)
+
+
+def test_the_program_uses_the_client_it_came_with(identity: Identity, wheelhouse: Wheelhouse) -> None:
+    """Not a `sandboxd-client` of another version in the same environment."""
+    both = wheelhouse.install(identity, "pip", wheelhouse.wheel("sandboxd"))
+    venv = str(both.program.parent.parent)
+    assert wheelhouse.installer(identity, "pip", "--python", venv, "install", "sandboxd-client").returncode == 0
+    other = both.imports(WHICH_CLIENT).stdout.strip()
+    assert "vendor" not in other
+    identity.run(["sh", "-c", f"echo 'raise ImportError' >{other}"], check=True)
+    assert both.run("run", "--", "true").returncode == 0
+    assert both.run("stop").returncode == 0
