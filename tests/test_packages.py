@@ -44,7 +44,7 @@ def test_the_wheel_holds_the_package_and_nothing_beside_it(wheel: zipfile.ZipFil
 def test_the_program_is_a_script_that_installers_leave_as_it_is(wheel: zipfile.ZipFile) -> None:
     """What they generate for an entry point, and what begins with `#!python`, obeys PYTHONPATH."""
     assert not any(name.endswith("entry_points.txt") for name in wheel.namelist())
-    (script,) = (name for name in wheel.namelist() if ".data/" in name)
+    (script,) = (name for name in wheel.namelist() if ".data/scripts/" in name)
     assert re.fullmatch(r"sandboxd-[^/]+\.data/scripts/sandboxd", script)
     assert wheel.read(script) == (CHECKOUT / "scripts" / "sandboxd").read_bytes()
     assert wheel.read(script).startswith(b"#!/bin/sh\n")

@@ -37,7 +37,7 @@ class Option:
         self.key = name.lstrip("-").replace("-", "_")
 
 
-HELP = Option("--help", "show this text")
+SHOW_HELP = Option("--help", "show this text")
 NO_AUTOSTART = Option("--no-autostart", "fail when no daemon answers, instead of starting one")
 JSON = Option("--json", "print JSON")
 CWD = Option("--cwd", "use the settings that apply in this directory", value="DIR")
@@ -69,7 +69,7 @@ class Parsed:
 
 def parse(arguments: Sequence[str], options: Iterable[Option], *, runs: bool = False) -> Parsed:
     """Read arguments up to `--`, or with `runs` up to the first word that is no option. Raises UsageError."""
-    known = {option.name: option for option in (*options, HELP)}
+    known = {option.name: option for option in (*options, SHOW_HELP)}
     values: dict[str, Any] = {}
     words: list[str] = []
     left = iter(arguments)
@@ -125,10 +125,37 @@ def visible(text: str, limit: int = 200) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in shown)
 
 
-def help_text(usage: str, summary: str, options: Iterable[Option]) -> str:
-    """The text of `--help`."""
-    lines = [f"usage: sandboxd {usage}", "", summary, ""]
-    rows = [(f"{option.name} {option.value}".strip(), option.text) for option in (*options, HELP)]
-    width = max(len(left) for left, _ in rows)
-    lines += [f"  {left:<{width}}  {right}" for left, right in rows]
-    return "\n".join(lines) + "\n"
+class Help:
+    """The description of one command, for `--help`, the completions of shells and the manual page.
+
+    `examples` are words behind `sandboxd`. `negative` says what exit status 1 means, `statuses` replaces the usual exit
+    statuses. `words` are the first words that may follow the options, or PATH or COMMAND for one of those."""
+
+    __slots__ = ("examples", "options", "statuses", "summary", "usage", "words")
+
+    def __init__(
+        self,
+        usage: str,
+        summary: str,
+        options: Iterable[Option],
+        examples: tuple[str, ...],
+        *,
+        words: tuple[str, ...] = (),
+        negative: str = "",
+        statuses: str = "",
+    ) -> None:
+        self.usage = usage
+        self.summary = summary
+        self.options = (*options, SHOW_HELP)
+        self.examples = examples
+        self.words = words
+        done = f"0 done, 1 {negative}" if negative else "0 done"
+        self.statuses = statuses or f"{done}, 2 a wrong command line, 125 an error"
+
+    def text(self) -> str:
+        lines = [f"usage: sandboxd {self.usage}", "", self.summary, ""]
+        rows = [(f"{option.name} {option.value}".strip(), option.text) for option in self.options]
+        width = max(len(left) for left, _ in rows)
+        lines += [f"  {left:<{width}}  {right}" for left, right in rows]
+        lines += ["", *(f"example: sandboxd {example}" for example in self.examples)]
+        return "\n".join([*lines, f"exit status: {self.statuses}"]) + "\n"

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from sandboxd.cli.arguments import JSON, Option, Parsed, UsageError, parse, visible
+from sandboxd.cli.arguments import JSON, Help, Option, Parsed, UsageError, parse, visible
 from sandboxd.cli.daemon_client import json_text, no_words, print_json, show_help
 from sandboxd.cli.output import fail, note
 from sandboxd.daemon.audit.audit_chain import default_path, records, verify
@@ -27,6 +27,27 @@ SHOW = (
     JSON,
 )
 VERIFY = (FILE, JSON)
+HELP = Help(
+    "audit (show | verify) [--file FILE]",
+    "Read the audit log.",
+    SHOW,
+    ("audit show --since 12h --kind run", "audit verify"),
+    words=("show", "verify"),
+    negative="the log was changed",
+)
+_SHOW_HELP = Help(
+    "audit show [--since TIME] [--command-id ID] [--kind KIND] [--file FILE] [--json]",
+    "Print what the audit log says.",
+    SHOW,
+    ("audit show --since 12h --kind run",),
+)
+_VERIFY_HELP = Help(
+    "audit verify [--file FILE] [--json]",
+    "Follow the chain of the audit log. Exit status 1 when a line was changed, removed or moved.",
+    VERIFY,
+    ("audit verify",),
+    negative="the log was changed",
+)
 BROKEN = 1
 _AGO = re.compile(r"(\d{1,6})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -38,15 +59,14 @@ def main(arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in actions:
         return actions[arguments[0]](arguments[1:])
     parsed = parse(arguments, SHOW)
-    if show_help(parsed, "audit (show | verify) [--file FILE]", "Read the audit log.", SHOW):
+    if show_help(parsed, HELP):
         return 0
     raise UsageError("audit takes one of: show, verify", "to verify the log: sandboxd audit verify")
 
 
 def _show(arguments: Sequence[str]) -> int:
     parsed = parse(arguments, SHOW)
-    usage = "audit show [--since TIME] [--command-id ID] [--kind KIND] [--file FILE] [--json]"
-    if show_help(parsed, usage, "Print what the audit log says.", SHOW):
+    if show_help(parsed, _SHOW_HELP):
         return 0
     no_words(parsed)
     since = _time(parsed.get("since")) if "since" in parsed else None
@@ -64,8 +84,7 @@ def _show(arguments: Sequence[str]) -> int:
 
 def _verify(arguments: Sequence[str]) -> int:
     parsed = parse(arguments, VERIFY)
-    text = "Follow the chain of the audit log. Exit status 1 when a line was changed, removed or moved."
-    if show_help(parsed, "audit verify [--file FILE] [--json]", text, VERIFY):
+    if show_help(parsed, _VERIFY_HELP):
         return 0
     no_words(parsed)
     path = _path(parsed)

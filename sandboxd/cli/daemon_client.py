@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from sandboxd.cli.arguments import Option, Parsed, UsageError, help_text, visible
+from sandboxd.cli.arguments import Help, Parsed, UsageError, visible
 from sandboxd_client import Client
 from sandboxd_client.wire.messages.decisions import ReasonRecord
 from sandboxd_client.wire.params import encode
@@ -17,10 +17,10 @@ def client(parsed: Parsed) -> Client:
     return Client(autostart="no_autostart" not in parsed)
 
 
-def show_help(parsed: Parsed, usage: str, summary: str, options: tuple[Option, ...]) -> bool:
+def show_help(parsed: Parsed, help: Help) -> bool:
     """Print the help if it was asked for, and return whether it was."""
     if "help" in parsed:
-        sys.stdout.write(help_text(usage, summary, options))
+        sys.stdout.write(help.text())
         return True
     return False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import CWD, JSON, NO_AUTOSTART, SESSION, Option, Parsed, parse
+from sandboxd.cli.arguments import CWD, JSON, NO_AUTOSTART, SESSION, Help, Option, Parsed, parse
 from sandboxd.cli.daemon_client import client, no_words, print_json, show_help
 
 OPTIONS = (
@@ -16,10 +16,17 @@ OPTIONS = (
     NO_AUTOSTART,
 )
 
+HELP = Help(
+    "describe [--json]",
+    "Print the restrictions in words, for the prompt of a model.",
+    OPTIONS,
+    ("describe --exception docker='it needs its daemon'",),
+)
+
 
 def main(arguments: Sequence[str]) -> int:
     parsed = parse(arguments, OPTIONS)
-    if show_help(parsed, "describe [--json]", "Print the restrictions in words, for the prompt of a model.", OPTIONS):
+    if show_help(parsed, HELP):
         return 0
     no_words(parsed)
     with client(parsed) as box:

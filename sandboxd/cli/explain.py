@@ -11,6 +11,7 @@ from sandboxd.cli.arguments import (
     JSON,
     NO_AUTOSTART,
     SESSION,
+    Help,
     Option,
     Parsed,
     UsageError,
@@ -30,12 +31,19 @@ OPTIONS = (
     NO_AUTOSTART,
 )
 _KINDS = ("path", "host", "command", "socket")
+HELP = Help(
+    SYNTAX,
+    "Show a decision of the policy, with its rule and file.",
+    OPTIONS,
+    ("explain host example.com", "explain path ~/.ssh --write"),
+    words=_KINDS,
+)
 _VERDICTS = {"allow": "allowed", "ask": "asks first", "deny": "denied"}
 
 
 def main(arguments: Sequence[str]) -> int:
     parsed = parse(arguments, OPTIONS)
-    if show_help(parsed, SYNTAX, "Show a decision of the policy, with its rule and file.", OPTIONS):
+    if show_help(parsed, HELP):
         return 0
     kind, target = _question(parsed)
     with client(parsed) as box:

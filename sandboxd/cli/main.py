@@ -12,7 +12,9 @@ from sandboxd_client.errors import SandboxdError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import NoReturn
+    from typing import Any, NoReturn
+
+    from sandboxd.cli.arguments import Help
 
 # name, module of this package, summary
 COMMANDS: tuple[tuple[str, str, str], ...] = (
@@ -36,7 +38,10 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("metrics", "control.metrics", "print metrics of the daemon, in the text format of Prometheus"),
     ("serve", "control.serve", "run the daemon in the foreground"),
     ("service", "service.service_command", "let the system start the daemon"),
+    ("completion", "shells.completion", "print the completions of a shell"),
 )
+_NEEDED = ("run", "violations", "allow")
+"""The commands that a new user needs first."""
 
 
 def main() -> NoReturn:
@@ -70,12 +75,12 @@ def execute(arguments: Sequence[str]) -> int:
 def _execute(arguments: Sequence[str]) -> int:
     modules = {name: module for name, module, _ in COMMANDS}
     if not arguments:
-        raise UsageError("no command given", f"one of: {', '.join(modules)}; see sandboxd --help")
+        return _introduce()
     name = arguments[0]
     if name in ("--help", "-h", "help"):
         sys.stdout.write(_help())
         return 0
-    if name == "--version":
+    if name in ("--version", "-V"):
         from sandboxd import __version__
 
         sys.stdout.write(f"sandboxd {__version__}\n")
@@ -83,9 +88,30 @@ def _execute(arguments: Sequence[str]) -> int:
     if name not in modules:
         kind = "option" if name.startswith("-") else "command"
         raise UsageError(f"unknown {kind} {visible(name)}", suggestion(name, (*modules, "--help", "--version")))
-    module = __import__(f"sandboxd.cli.{modules[name]}", fromlist=["main"])
-    status: int = module.main(arguments[1:])
+    status: int = _module(modules[name]).main(arguments[1:])
     return status
+
+
+def _module(name: str) -> Any:
+    return __import__(f"sandboxd.cli.{name}", fromlist=["main"])
+
+
+def described_commands() -> list[tuple[str, str, Help]]:
+    """Return the name, summary and table of each command."""
+    return [(name, summary, _module(module).HELP) for name, module, summary in COMMANDS]
+
+
+def _introduce() -> int:
+    """Print the status, and the commands that a new user needs."""
+    from sandboxd.cli.control import status
+
+    status.main(())
+    described = described_commands()
+    rows = [(f"sandboxd {help.examples[0]}", summary) for name, summary, help in described if name in _NEEDED]
+    width = max(len(example) for example, _ in rows)
+    sys.stdout.write("\n" + "".join(f"  {example:<{width}}  {summary}\n" for example, summary in rows))
+    sys.stdout.write("\nsandboxd --help lists all commands.\n")
+    return 0
 
 
 def _help() -> str:

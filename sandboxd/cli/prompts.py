@@ -17,12 +17,14 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from sandboxd.cli.arguments import NO_AUTOSTART, UsageError, parse, visible
+from sandboxd.cli.arguments import NO_AUTOSTART, Help, UsageError, parse, visible
 from sandboxd.cli.daemon_client import client, no_words, show_help
 from sandboxd_client import Client, RpcError, SandboxdError
 from sandboxd_client.wire.messages.prompts import Answer, PermissionRequest, PermissionResolved, Scope, SuggestionRecord
 
-OPTIONS = (NO_AUTOSTART,)
+HELP = Help(
+    "prompts", "Answer permission questions in this terminal, one key each; q ends.", (NO_AUTOSTART,), ("prompts",)
+)
 _KEYS: Final[dict[str, tuple[Answer, Scope]]] = {
     "y": ("allow", "once"),
     "c": ("allow", "command"),
@@ -49,8 +51,8 @@ _TICK_S: Final = 0.2
 
 
 def main(arguments: Sequence[str]) -> int:
-    parsed = parse(arguments, OPTIONS)
-    if show_help(parsed, "prompts", "Answer permission questions in this terminal, one key each; q ends.", OPTIONS):
+    parsed = parse(arguments, HELP.options)
+    if show_help(parsed, HELP):
         return 0
     no_words(parsed)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

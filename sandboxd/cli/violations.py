@@ -6,7 +6,7 @@ import datetime
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, parse, visible
+from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Help, Option, parse, visible
 from sandboxd.cli.daemon_client import client, json_text, no_words, print_json, show_help
 from sandboxd.cli.output import note, quoted, warn
 from sandboxd_client import Client
@@ -20,10 +20,14 @@ OPTIONS = (
     NO_AUTOSTART,
 )
 
+HELP = Help(
+    "violations [--follow] [--json] [--session ID]", "List what was blocked.", OPTIONS, ("violations --follow",)
+)
+
 
 def main(arguments: Sequence[str]) -> int:
     parsed = parse(arguments, OPTIONS)
-    if show_help(parsed, "violations [--follow] [--json] [--session ID]", "List what was blocked.", OPTIONS):
+    if show_help(parsed, HELP):
         return 0
     no_words(parsed)
     session = parsed.get("session")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxd.cli.arguments import Option, UsageError, help_text, parse, suggestion, visible
+from sandboxd.cli.arguments import Help, Option, UsageError, parse, suggestion, visible
 
 OPTIONS = (
     Option("--flag", "a flag"),
@@ -68,8 +68,11 @@ def test_mistakes(arguments: list[str], message: str, hint: str) -> None:
 
 def test_help_is_known_everywhere() -> None:
     assert "help" in parse(["-h"], OPTIONS) and "help" in parse(["--help"], ())
-    text = help_text("x [OPTION]", "Do x.", OPTIONS)
+    text = Help("x [OPTION]", "Do x.", OPTIONS, ("x --flag",), negative="not done").text()
     assert text.startswith("usage: sandboxd x [OPTION]\n\nDo x.\n") and "--word WORD  a word" in text
+    assert text.endswith(
+        "\nexample: sandboxd x --flag\nexit status: 0 done, 1 not done, 2 a wrong command line, 125 an error\n"
+    )
 
 
 def test_suggestions() -> None:

@@ -15,6 +15,8 @@ FILES = ("share/bash-completion/completions/sandboxd", "share/zsh/site-functions
 
 
 def works(installed: Installation) -> None:
+    missing = [name for name in FILES if not (installed.python.parent.parent / name).is_file()]
+    assert not missing, missing
     done = installed.run("run", "--", "true")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done
     assert installed.imports(FROM_CLIENT).stdout == "hello\n0\n"

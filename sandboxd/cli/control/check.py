@@ -5,19 +5,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import JSON, NO_AUTOSTART, parse, visible
+from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Help, parse, visible
 from sandboxd.cli.daemon_client import client, no_words, print_json, show_help
 from sandboxd_client.wire.messages.check import CheckResult
 
-OPTIONS = (JSON, NO_AUTOSTART)
+HELP = Help(
+    "check [--json]",
+    "Check what this host can enforce.",
+    (JSON, NO_AUTOSTART),
+    ("check",),
+    negative="no sandbox can be started here",
+)
 CANNOT = 1
 ADVICE = "advice_"
 """The prefix of the codes of optional steps."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    parsed = parse(arguments, OPTIONS)
-    if show_help(parsed, "check [--json]", "Check what this host can enforce.", OPTIONS):
+    parsed = parse(arguments, HELP.options)
+    if show_help(parsed, HELP):
         return 0
     no_words(parsed)
     with client(parsed) as box:

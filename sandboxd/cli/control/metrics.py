@@ -5,17 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import parse
+from sandboxd.cli.arguments import Help, parse
 from sandboxd.cli.daemon_client import no_words, show_help
 from sandboxd.cli.output import fail
 from sandboxd_client import Client, DaemonNotRunning
 
 NOT_RUNNING = 1
+HELP = Help(
+    "metrics",
+    "Print the metrics of the daemon, in the text format of Prometheus.",
+    (),
+    ("metrics",),
+    negative="no daemon is running",
+)
 
 
 def main(arguments: Sequence[str]) -> int:
     parsed = parse(arguments, ())
-    if show_help(parsed, "metrics", "Print the metrics of the daemon, in the text format of Prometheus.", ()):
+    if show_help(parsed, HELP):
         return 0
     no_words(parsed)
     with Client(autostart=False) as box:

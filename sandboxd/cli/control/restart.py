@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import parse
+from sandboxd.cli.arguments import Help, parse
 from sandboxd.cli.daemon_client import no_words, show_help
 from sandboxd_client import Client, DaemonNotRunning, RpcError
 from sandboxd_client.transport.connection import usable_path
@@ -13,12 +13,17 @@ from sandboxd_client.transport.starting import stop_daemon
 from sandboxd_client.wire.messages.status import StatusResult
 
 IN_PLACE_IMPOSSIBLE = frozenset({"restart_unsupported", "method_not_found"})
-SUMMARY = "Replace the daemon by a new process; running commands go on. Starts a daemon when none runs."
+HELP = Help(
+    "restart",
+    "Go on in the program of this installation; running commands go on. Starts a daemon when none runs.",
+    (),
+    ("restart",),
+)
 
 
 def main(arguments: Sequence[str]) -> int:
     parsed = parse(arguments, ())
-    if show_help(parsed, "restart", SUMMARY, ()):
+    if show_help(parsed, HELP):
         return 0
     no_words(parsed)
     status = restart(usable_path())

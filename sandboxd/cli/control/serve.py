@@ -10,14 +10,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sandboxd.cli.arguments import Option, UsageError, parse, visible
+from sandboxd.cli.arguments import Help, Option, UsageError, parse, visible
 from sandboxd.cli.daemon_client import no_words, show_help
 from sandboxd_client import programs
 from sandboxd_client.errors import SandboxdError
 from sandboxd_client.running.commands import absolute
 from sandboxd_client.transport.connection import usable_path
 
-SYNTAX = "serve [OPTION…]"
 OPTIONS = (
     Option("--socket", "listen at this socket", value="PATH"),
     Option("--settings", "add a settings file that only managed settings overrule", value="FILE"),
@@ -29,6 +28,14 @@ OPTIONS = (
     ),
     Option("--idle-exit", "end after so many seconds without use", value="SECONDS"),
     Option("--resolve", "pin a host name to an address", value="NAME=ADDR", many=True),
+)
+
+
+HELP = Help(
+    "serve [OPTION…]",
+    "Run the daemon in the foreground.",
+    OPTIONS,
+    ("serve", "serve --idle-exit 600 --log-format console"),
 )
 
 
@@ -49,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     if "--help" not in arguments:
         _go_on_isolated(arguments)
     parsed = parse(arguments, OPTIONS)
-    if show_help(parsed, SYNTAX, "Run the daemon in the foreground.", OPTIONS):
+    if show_help(parsed, HELP):
         return 0
     no_words(parsed)
     options = ServeOptions(

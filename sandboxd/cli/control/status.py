@@ -7,21 +7,27 @@ import sys
 import time
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import JSON, parse
+from sandboxd.cli.arguments import JSON, Help, parse
 from sandboxd.cli.daemon_client import no_words, print_json, print_rows, show_help
 from sandboxd_client import Client, DaemonNotRunning
 from sandboxd_client.transport.activation import only_a_connection_is_missing
 from sandboxd_client.wire.messages.status import StatusResult
 from sandboxd_client.wire.params import encode
 
-OPTIONS = (JSON,)
+HELP = Help(
+    "status [--json]",
+    "Show the running daemon, its settings, sessions and layers.",
+    (JSON,),
+    ("status",),
+    negative="no daemon is running",
+)
 NOT_RUNNING = 1
 SESSIONS_SHOWN = 10
 
 
 def main(arguments: Sequence[str]) -> int:
-    parsed = parse(arguments, OPTIONS)
-    if show_help(parsed, "status [--json]", "Show the running daemon, its settings, sessions and layers.", OPTIONS):
+    parsed = parse(arguments, HELP.options)
+    if show_help(parsed, HELP):
         return 0
     no_words(parsed)
     with Client(autostart=False) as box:

@@ -8,17 +8,19 @@ import os
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import parse
+from sandboxd.cli.arguments import Help, parse
 from sandboxd.cli.daemon_client import no_words, show_help
 from sandboxd_client import DaemonNotRunning
 from sandboxd_client.transport.activation import is_listening, only_a_connection_is_missing
 from sandboxd_client.transport.connection import usable_path
 from sandboxd_client.transport.starting import stop_daemon
 
+HELP = Help("stop", "End the daemon and everything it runs.", (), ("stop",))
+
 
 def main(arguments: Sequence[str]) -> int:
     parsed = parse(arguments, ())
-    if show_help(parsed, "stop", "End the daemon and everything it runs.", ()):
+    if show_help(parsed, HELP):
         return 0
     no_words(parsed)
     path = usable_path()

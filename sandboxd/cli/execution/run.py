@@ -8,7 +8,7 @@ import os
 import sys
 
 from sandboxd.cli import output
-from sandboxd.cli.arguments import NO_AUTOSTART, Option, Parsed, UsageError, help_text, parse, visible
+from sandboxd.cli.arguments import NO_AUTOSTART, Help, Option, Parsed, UsageError, parse, visible
 from sandboxd.cli.execution.foreground import DEFAULT_GRACE_S, run_in_foreground, signal_mask
 from sandboxd_client.errors import DaemonNotRunning, InvalidCommand, SandboxdError
 from sandboxd_client.running.commands import absolute, check_command, sendable
@@ -57,6 +57,15 @@ OPTIONS = (
     Option("--grace", f"seconds between the first signal to end and SIGKILL ({DEFAULT_GRACE_S:g})", value="SECONDS"),
     NO_AUTOSTART,
 )
+HELP = Help(
+    SYNTAX,
+    SUMMARY,
+    OPTIONS,
+    ("run npm test", "run --allow-domain registry.example.org npm ci", "run -c 'make && ./demo'"),
+    words=("COMMAND",),
+    statuses="the command's; 125 nothing was run, or the end was not confirmed, "
+    "126 not executable, 127 not found, 128+N ended by signal N",
+)
 _SUSPICIOUS = (1, output.NOT_RUN)  # failures of bubblewrap or the helper, or the command's status: the daemon knows
 
 _LONGEST_ANNOTATED = 512 << 10
@@ -68,7 +77,7 @@ _WRAPS_TRIED = 3
 def main(arguments: Sequence[str]) -> int:
     parsed = parse(arguments, OPTIONS, runs=True)
     if "help" in parsed:
-        sys.stdout.write(help_text(SYNTAX, SUMMARY, OPTIONS))
+        sys.stdout.write(HELP.text())
         return 0
     _fill_standard_descriptors()
     try:

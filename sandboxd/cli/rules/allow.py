@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, UsageError, parse, suggestion, visible
+from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Help, Option, UsageError, parse, suggestion, visible
 from sandboxd.cli.daemon_client import client, show_help
 from sandboxd.cli.output import warn
 from sandboxd.cli.rules.local_settings import PROJECT, YES, announce, confirmed, is_pattern, rule_path
@@ -25,36 +25,46 @@ _LISTS = {
     ("deny", "path"): ("sandbox.filesystem.denyRead", "sandbox.filesystem.denyWrite"),
     ("deny", "domain"): ("sandbox.network.deniedDomains",),
 }
+HELP = Help(
+    "allow (path P | domain H | socket P)",
+    f"Let commands write a path, reach a host or use a Unix socket, by a rule in your local settings.\n\n{_ENDING}",
+    (_READ, _REMOVE, PROJECT, _CWD, YES, JSON, NO_AUTOSTART),
+    ("allow domain registry.example.org", "allow path ~/.cache/build"),
+    words=tuple(kind for verb, kind in _LISTS if verb == "allow"),
+)
+DENY_HELP = Help(
+    "deny (path P | domain H)",
+    f"Close a path, or a host, by a rule in your local settings.\n\n{_ENDING}",
+    (_REMOVE, PROJECT, _CWD, JSON, NO_AUTOSTART),
+    ("deny path ~/.netrc", "deny domain ads.example.com"),
+    words=tuple(kind for verb, kind in _LISTS if verb == "deny"),
+)
 _OPPOSITE = {"allow": "deny", "deny": "allow"}
 
 
 def main(arguments: Sequence[str]) -> int:
-    return change_rule("allow", arguments, (_READ, _REMOVE, PROJECT, _CWD, YES, JSON, NO_AUTOSTART))
+    return change_rule("allow", arguments, HELP)
 
 
 def deny(arguments: Sequence[str]) -> int:
-    return change_rule("deny", arguments, (_REMOVE, PROJECT, _CWD, JSON, NO_AUTOSTART))
+    return change_rule("deny", arguments, DENY_HELP)
 
 
-def change_rule(verb: str, arguments: Sequence[str], options: tuple[Option, ...]) -> int:
+def change_rule(verb: str, arguments: Sequence[str], help: Help) -> int:
     """Add a rule, or remove it with `--remove`.
 
     The opposite rule of the same words is removed from local settings. Rules of other files stay; a stronger one is
     reported."""
-    parsed = parse(arguments, options)
-    opens = "Let commands write a path, reach a host or use a Unix socket"
-    what = opens if verb == "allow" else "Close a path, or a host"
-    syntax = f"{verb} (path P | domain H{' | socket P' if verb == 'allow' else ''})"
-    if show_help(parsed, syntax, f"{what}, by a rule in your local settings.\n\n{_ENDING}", options):
+    parsed = parse(arguments, help.options)
+    if show_help(parsed, help):
         return 0
     kind, *rest = [*parsed.words, *(parsed.command or ())] or [""]
-    kinds = tuple(known for of, known in _LISTS if of == verb)
-    if kind not in kinds:
+    if kind not in help.words:
         message = f"cannot {verb} {visible(kind)}" if kind else f"{verb} needs a kind"
-        raise UsageError(message, suggestion(kind, kinds))
+        raise UsageError(message, suggestion(kind, help.words))
     if len(rest) != 1:
         problem = f"unexpected word {visible(rest[1], 60)}" if rest else f"{verb} {kind} needs a {kind}"
-        raise UsageError(problem, f"usage: sandboxd {syntax}")
+        raise UsageError(problem, f"usage: sandboxd {help.usage}")
     if "read" in parsed and kind != "path":
         raise UsageError("--read is for allow path")
     text = rest[0] if kind == "domain" else rule_path(rest[0], parsed.get("cwd"))

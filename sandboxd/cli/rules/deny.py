@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sandboxd.cli.rules.allow import DENY_HELP as HELP
 from sandboxd.cli.rules.allow import deny as main
 
-__all__ = ["main"]
+__all__ = ["HELP", "main"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sandboxd.cli.rules.enable import DISABLE_HELP as HELP
 from sandboxd.cli.rules.enable import disable as main
 
-__all__ = ["main"]
+__all__ = ["HELP", "main"]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import CWD, JSON, NO_AUTOSTART, parse
+from sandboxd.cli.arguments import CWD, JSON, NO_AUTOSTART, Help, parse
 from sandboxd.cli.daemon_client import client, no_words, show_help
 from sandboxd.cli.rules.local_settings import YES, announce, confirmed
 from sandboxd_client import Change
 
-OPTIONS = (CWD, JSON, NO_AUTOSTART)
+_OPTIONS = (CWD, JSON, NO_AUTOSTART)
+_SWITCHED = "Switch the sandbox {} for callers that ask whether to use it. `run` and `wrap` always use it."
+HELP = Help("enable", _SWITCHED.format("on"), _OPTIONS, ("enable",))
+DISABLE_HELP = Help("disable", _SWITCHED.format("off"), (YES, *_OPTIONS), ("disable",))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -22,11 +25,9 @@ def disable(arguments: Sequence[str]) -> int:
 
 def switch(on: bool, arguments: Sequence[str]) -> int:
     """Set `sandbox.enabled`. Refused with the reason where managed settings lock it."""
-    options = OPTIONS if on else (YES, *OPTIONS)
-    parsed = parse(arguments, options)
-    name, word = ("enable", "on") if on else ("disable", "off")
-    summary = f"Switch the sandbox {word} for callers that ask whether to use it. `run` and `wrap` always use it."
-    if show_help(parsed, name, summary, options):
+    help, word = (HELP, "on") if on else (DISABLE_HELP, "off")
+    parsed = parse(arguments, help.options)
+    if show_help(parsed, help):
         return 0
     no_words(parsed)
     with client(parsed) as box:

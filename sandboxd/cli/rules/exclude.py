@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import CWD, JSON, NO_AUTOSTART, UsageError, parse, suggestion, visible
+from sandboxd.cli.arguments import CWD, JSON, NO_AUTOSTART, Help, UsageError, parse, suggestion, visible
 from sandboxd.cli.daemon_client import client, print_json, show_help
 from sandboxd.cli.rules.local_settings import PROJECT, YES, announce, confirmed
 from sandboxd_client.wire.messages.settings import SettingValue
@@ -16,12 +16,13 @@ SUMMARY = """Choose commands that run outside the sandbox: docker (with any argu
 A line runs outside only when every command in it is excluded and it has no redirection or substitution."""
 OPTIONS = (CWD, PROJECT, YES, JSON, NO_AUTOSTART)
 _ACTIONS = ("add", "remove", "list")
+HELP = Help(SYNTAX, SUMMARY, OPTIONS, ("exclude add 'git push:*'", "exclude list"), words=_ACTIONS)
 KEY = "sandbox.excludedCommands"
 
 
 def main(arguments: Sequence[str]) -> int:
     parsed = parse(arguments, OPTIONS)
-    if show_help(parsed, SYNTAX, SUMMARY, OPTIONS):
+    if show_help(parsed, HELP):
         return 0
     action, *rest = [*parsed.words, *(parsed.command or ())] or [""]
     if action not in _ACTIONS:

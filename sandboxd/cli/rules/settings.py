@@ -10,6 +10,7 @@ from sandboxd.cli.arguments import (
     JSON,
     NO_AUTOSTART,
     SESSION,
+    Help,
     Option,
     Parsed,
     UsageError,
@@ -41,11 +42,19 @@ OPTIONS = (
     JSON,
     NO_AUTOSTART,
 )
+HELP = Help(
+    SYNTAX,
+    SUMMARY,
+    OPTIONS,
+    ("settings show", "settings lint .claude/settings.json", "settings set sandbox.reportViolations off"),
+    words=("show", "lint", "set", "unset", "schema"),
+    negative="lint found a problem",
+)
 
 
 def main(arguments: Sequence[str]) -> int:
     parsed = parse(arguments, OPTIONS)
-    if show_help(parsed, SYNTAX, SUMMARY, OPTIONS):
+    if show_help(parsed, HELP):
         return 0
     action, *words = [*parsed.words, *(parsed.command or ())] or [""]
     if action not in _ACTIONS:

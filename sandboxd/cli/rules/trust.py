@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Option, Parsed, UsageError, parse, visible
+from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Help, Option, Parsed, UsageError, parse, visible
 from sandboxd.cli.daemon_client import as_text, client, print_json, show_help
 from sandboxd_client import Client, SandboxdError
 from sandboxd_client.wire.messages.settings import SettingsTrustResult, TrustFile
@@ -24,13 +24,14 @@ OPTIONS = (
     JSON,
     NO_AUTOSTART,
 )
+HELP = Help(SYNTAX, SUMMARY, OPTIONS, ("trust", "trust --list"), words=("PATH",), negative="not trusted")
 _WHOLE = 1 << 30
 """The length at which trusted text is cut: never."""
 
 
 def main(arguments: Sequence[str]) -> int:
     parsed = parse(arguments, OPTIONS)
-    if show_help(parsed, SYNTAX, SUMMARY, OPTIONS):
+    if show_help(parsed, HELP):
         return 0
     words = [*parsed.words, *(parsed.command or ())]
     if len(words) > 1:

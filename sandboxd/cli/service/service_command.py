@@ -5,19 +5,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import Option, UsageError, parse
+from sandboxd.cli.arguments import Help, Option, UsageError, parse
 from sandboxd.cli.daemon_client import show_help
 from sandboxd.cli.output import fail
 
-SYNTAX = "service (install [--now] | uninstall | status)"
-SUMMARY = "Let the system start the daemon: at the first connection, and after a failure."
 NOW = Option("--now", "install: start the daemon now, not only at the next login")
 ACTIONS = ("install", "uninstall", "status")
+HELP = Help(
+    "service (install [--now] | uninstall | status)",
+    "Let the system start the daemon: at the first connection, and after a failure.",
+    (NOW,),
+    ("service install --now", "service uninstall"),
+    words=ACTIONS,
+    negative="units, socket and daemon disagree",
+)
 
 
 def main(arguments: Sequence[str]) -> int:
     parsed = parse(arguments, (NOW,))
-    if show_help(parsed, SYNTAX, SUMMARY, (NOW,)):
+    if show_help(parsed, HELP):
         return 0
     if len(parsed.words) != 1 or parsed.words[0] not in ACTIONS:
         raise UsageError("the action is missing or unknown", f"name one of: {', '.join(ACTIONS)}")

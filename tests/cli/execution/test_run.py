@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cli.conftest import CommandLine
+from sandboxd import __version__
 from sandboxd_client import RpcError
 from sandboxd_client.testing import FakeDaemon
 
@@ -76,7 +77,6 @@ def test_the_environment_is_inherited_with_the_daemons_changes(cli: CommandLine)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no command given"),
         (["rnu"], "unknown command rnu"),
         (["--versoin"], "unknown option --versoin"),
         (["run"], "no command given"),
@@ -108,6 +108,18 @@ def test_usage_errors_are_one_line_and_status_2(
     assert done.returncode == 2 and done.stdout == ""
     assert LINE.fullmatch(done.stderr) and message in done.stderr
     assert not fake.calls
+
+
+@pytest.mark.parametrize("option", ["-V", "--version"])
+def test_the_version(cli: CommandLine, option: str) -> None:
+    assert cli.run(option).stdout == f"sandboxd {__version__}\n"
+
+
+def test_alone_it_shows_the_state_and_where_to_begin(cli: CommandLine) -> None:
+    done = cli.run()
+    assert done.returncode == 0 and done.stdout.startswith(("running:", "not running"))
+    for command in ("sandboxd run ", "sandboxd violations ", "sandboxd allow "):
+        assert f"\n  {command}" in done.stdout
 
 
 def test_suggestions(cli: CommandLine) -> None:

@@ -1,0 +1,1 @@
+"""`sandboxd completion`, and the text of completions for each shell."""

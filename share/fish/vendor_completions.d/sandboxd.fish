@@ -1,0 +1,152 @@
+# Made from the option tables of sandboxd by: sandboxd completion fish
+function __sandboxd_is
+  set -l words (commandline -opc)
+  test (count $words) -ge 2; and test $words[2] = $argv[1]
+end
+function __sandboxd_is_alone
+  test (count (commandline -opc)) -eq 1
+end
+complete -c sandboxd -f
+complete -c sandboxd -n __sandboxd_is_alone -l help -d 'show this text'
+complete -c sandboxd -n __sandboxd_is_alone -l version -d 'print the version'
+complete -c sandboxd -n __sandboxd_is_alone -a run -d 'run one command in the sandbox'
+complete -c sandboxd -n '__sandboxd_is run' -s c -d 'run this shell line' -x
+complete -c sandboxd -n '__sandboxd_is run' -l cwd -d 'run in this directory' -x -a '(__fish_complete_directories)'
+complete -c sandboxd -n '__sandboxd_is run' -l allow-domain -d 'let the command connect to this host, besides those of the settings' -x
+complete -c sandboxd -n '__sandboxd_is run' -l allow-write -d 'let the command write this path, besides those of the settings' -r -F
+complete -c sandboxd -n '__sandboxd_is run' -l allow-read -d 'let the command read this path although the settings deny it' -r -F
+complete -c sandboxd -n '__sandboxd_is run' -l publish -d 'let this machine reach a server in the sandbox: [HOST:]PORT[:INNER], or SOCKET:INNER for you alone' -x
+complete -c sandboxd -n '__sandboxd_is run' -l settings -d 'add a settings file for this command: a path, or a NAME of --learn' -r -F
+complete -c sandboxd -n '__sandboxd_is run' -l ignore-unknown-restrictions -d 'run the command although a restriction in the settings is unknown and not enforced'
+complete -c sandboxd -n '__sandboxd_is run' -l session -d 'run in this session' -x
+complete -c sandboxd -n '__sandboxd_is run' -l decide -d 'decide first whether the command may run, and whether in the sandbox, as for an agent\'s tool'
+complete -c sandboxd -n '__sandboxd_is run' -l disable-sandbox -d 'request to run the command without a sandbox; a user must confirm it'
+complete -c sandboxd -n '__sandboxd_is run' -l annotate -d 'hold standard error back until the end, and put a block of what was blocked below it'
+complete -c sandboxd -n '__sandboxd_is run' -l relay-stdio -d 'pass pipes in place of network sockets as standard streams, and copy the bytes'
+complete -c sandboxd -n '__sandboxd_is run' -l show-violations -d 'list afterwards what was blocked'
+complete -c sandboxd -n '__sandboxd_is run' -l learn -d 'write the settings that the command needed: to this path, or under a NAME for --settings NAME' -r -F
+complete -c sandboxd -n '__sandboxd_is run' -l grace -d 'seconds between the first signal to end and SIGKILL (5)' -x
+complete -c sandboxd -n '__sandboxd_is run' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
+complete -c sandboxd -n '__sandboxd_is run' -l help -d 'show this text'
+complete -c sandboxd -n '__sandboxd_is run' -x -a '(__fish_complete_subcommand --fcs-skip=2)'
+complete -c sandboxd -n __sandboxd_is_alone -a status -d 'show the running daemon, its settings, sessions and layers'
+complete -c sandboxd -n '__sandboxd_is status' -l json -d 'print JSON'
+complete -c sandboxd -n '__sandboxd_is status' -l help -d 'show this text'
+complete -c sandboxd -n __sandboxd_is_alone -a stop -d 'end the daemon and everything it runs'
+complete -c sandboxd -n '__sandboxd_is stop' -l help -d 'show this text'
+complete -c sandboxd -n __sandboxd_is_alone -a restart -d 'replace the daemon; running commands go on'
+complete -c sandboxd -n '__sandboxd_is restart' -l help -d 'show this text'
+complete -c sandboxd -n __sandboxd_is_alone -a check -d 'check what this host can enforce, with a remedy for each failing step'
+complete -c sandboxd -n '__sandboxd_is check' -l json -d 'print JSON'
+complete -c sandboxd -n '__sandboxd_is check' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
+complete -c sandboxd -n '__sandboxd_is check' -l help -d 'show this text'
+complete -c sandboxd -n __sandboxd_is_alone -a explain -d 'show a decision on a path, host, command or socket, with its rule and file'
+complete -c sandboxd -n '__sandboxd_is explain' -l write -d 'ask about writing the path, not reading'
+complete -c sandboxd -n '__sandboxd_is explain' -l cwd -d 'use the settings that apply in this directory' -x -a '(__fish_complete_directories)'
+complete -c sandboxd -n '__sandboxd_is explain' -l session -d 'use the settings of this session' -x
+complete -c sandboxd -n '__sandboxd_is explain' -l json -d 'print JSON'
+complete -c sandboxd -n '__sandboxd_is explain' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
+complete -c sandboxd -n '__sandboxd_is explain' -l help -d 'show this text'
+complete -c sandboxd -n '__sandboxd_is explain' -a 'path host command socket'
+complete -c sandboxd -n '__sandboxd_is explain' -F
+complete -c sandboxd -n __sandboxd_is_alone -a describe -d 'print the restrictions in words, for the prompt of a model'
+complete -c sandboxd -n '__sandboxd_is describe' -l exception -d 'name a command that cannot work inside, and why' -x
+complete -c sandboxd -n '__sandboxd_is describe' -l cwd -d 'use the settings that apply in this directory' -x -a '(__fish_complete_directories)'
+complete -c sandboxd -n '__sandboxd_is describe' -l session -d 'use the settings of this session' -x
+complete -c sandboxd -n '__sandboxd_is describe' -l json -d 'print JSON'
+complete -c sandboxd -n '__sandboxd_is describe' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
+complete -c sandboxd -n '__sandboxd_is describe' -l help -d 'show this text'
+complete -c sandboxd -n __sandboxd_is_alone -a settings -d 'show, check and change settings'
+complete -c sandboxd -n '__sandboxd_is settings' -l as -d 'lint: check FILE as this source' -x -a 'managed flag local user project'
+complete -c sandboxd -n '__sandboxd_is settings' -l cwd -d 'use the settings that apply in this directory' -x -a '(__fish_complete_directories)'
+complete -c sandboxd -n '__sandboxd_is settings' -l session -d 'use the settings of this session' -x
+complete -c sandboxd -n '__sandboxd_is settings' -l yes -d 'confirm a wide rule without a question'
+complete -c sandboxd -n '__sandboxd_is settings' -l json -d 'print JSON'
+complete -c sandboxd -n '__sandboxd_is settings' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
+complete -c sandboxd -n '__sandboxd_is settings' -l help -d 'show this text'
+complete -c sandboxd -n '__sandboxd_is settings' -a 'show lint set unset schema'
+complete -c sandboxd -n '__sandboxd_is settings' -F
+complete -c sandboxd -n __sandboxd_is_alone -a exclude -d 'choose commands that run outside the sandbox'
+complete -c sandboxd -n '__sandboxd_is exclude' -l cwd -d 'use the settings that apply in this directory' -x -a '(__fish_complete_directories)'
+complete -c sandboxd -n '__sandboxd_is exclude' -l project -d 'change the settings of the project in this directory (--cwd), not your own'
+complete -c sandboxd -n '__sandboxd_is exclude' -l yes -d 'confirm a wide rule without a question'
+complete -c sandboxd -n '__sandboxd_is exclude' -l json -d 'print JSON'
+complete -c sandboxd -n '__sandboxd_is exclude' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
+complete -c sandboxd -n '__sandboxd_is exclude' -l help -d 'show this text'
+complete -c sandboxd -n '__sandboxd_is exclude' -a 'add remove list'
+complete -c sandboxd -n '__sandboxd_is exclude' -F
+complete -c sandboxd -n __sandboxd_is_alone -a allow -d 'let commands write a path, or reach a host'
+complete -c sandboxd -n '__sandboxd_is allow' -l read -d 'allow reading inside a denied directory, not writing'
+complete -c sandboxd -n '__sandboxd_is allow' -l remove -d 'remove the rule'
+complete -c sandboxd -n '__sandboxd_is allow' -l project -d 'change the settings of the project in this directory (--cwd), not your own'
+complete -c sandboxd -n '__sandboxd_is allow' -l cwd -d 'resolve a relative path in this directory' -x -a '(__fish_complete_directories)'
+complete -c sandboxd -n '__sandboxd_is allow' -l yes -d 'confirm a wide rule without a question'
+complete -c sandboxd -n '__sandboxd_is allow' -l json -d 'print JSON'
+complete -c sandboxd -n '__sandboxd_is allow' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
+complete -c sandboxd -n '__sandboxd_is allow' -l help -d 'show this text'
+complete -c sandboxd -n '__sandboxd_is allow' -a 'path domain socket'
+complete -c sandboxd -n '__sandboxd_is allow' -F
+complete -c sandboxd -n __sandboxd_is_alone -a deny -d 'close a path, or a host'
+complete -c sandboxd -n '__sandboxd_is deny' -l remove -d 'remove the rule'
+complete -c sandboxd -n '__sandboxd_is deny' -l project -d 'change the settings of the project in this directory (--cwd), not your own'
+complete -c sandboxd -n '__sandboxd_is deny' -l cwd -d 'resolve a relative path in this directory' -x -a '(__fish_complete_directories)'
+complete -c sandboxd -n '__sandboxd_is deny' -l json -d 'print JSON'
+complete -c sandboxd -n '__sandboxd_is deny' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
+complete -c sandboxd -n '__sandboxd_is deny' -l help -d 'show this text'
+complete -c sandboxd -n '__sandboxd_is deny' -a 'path domain'
+complete -c sandboxd -n '__sandboxd_is deny' -F
+complete -c sandboxd -n __sandboxd_is_alone -a trust -d 'let the settings of a project widen, after a review'
+complete -c sandboxd -n '__sandboxd_is trust' -l yes -d 'trust without a question, for scripts'
+complete -c sandboxd -n '__sandboxd_is trust' -l list -d 'list what is trusted'
+complete -c sandboxd -n '__sandboxd_is trust' -l remove -d 'revoke the trust'
+complete -c sandboxd -n '__sandboxd_is trust' -l json -d 'print JSON'
+complete -c sandboxd -n '__sandboxd_is trust' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
+complete -c sandboxd -n '__sandboxd_is trust' -l help -d 'show this text'
+complete -c sandboxd -n '__sandboxd_is trust' -F
+complete -c sandboxd -n __sandboxd_is_alone -a enable -d 'switch the sandbox on'
+complete -c sandboxd -n '__sandboxd_is enable' -l cwd -d 'use the settings that apply in this directory' -x -a '(__fish_complete_directories)'
+complete -c sandboxd -n '__sandboxd_is enable' -l json -d 'print JSON'
+complete -c sandboxd -n '__sandboxd_is enable' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
+complete -c sandboxd -n '__sandboxd_is enable' -l help -d 'show this text'
+complete -c sandboxd -n __sandboxd_is_alone -a disable -d 'switch the sandbox off'
+complete -c sandboxd -n '__sandboxd_is disable' -l yes -d 'confirm a wide rule without a question'
+complete -c sandboxd -n '__sandboxd_is disable' -l cwd -d 'use the settings that apply in this directory' -x -a '(__fish_complete_directories)'
+complete -c sandboxd -n '__sandboxd_is disable' -l json -d 'print JSON'
+complete -c sandboxd -n '__sandboxd_is disable' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
+complete -c sandboxd -n '__sandboxd_is disable' -l help -d 'show this text'
+complete -c sandboxd -n __sandboxd_is_alone -a violations -d 'list what was blocked, also as it happens'
+complete -c sandboxd -n '__sandboxd_is violations' -l follow -d 'keep running, and print violations as they happen (in a pipe: one JSON text a line)'
+complete -c sandboxd -n '__sandboxd_is violations' -l session -d 'list those of this session only' -x
+complete -c sandboxd -n '__sandboxd_is violations' -l json -d 'print JSON'
+complete -c sandboxd -n '__sandboxd_is violations' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
+complete -c sandboxd -n '__sandboxd_is violations' -l help -d 'show this text'
+complete -c sandboxd -n __sandboxd_is_alone -a prompts -d 'answer permission questions in this terminal'
+complete -c sandboxd -n '__sandboxd_is prompts' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
+complete -c sandboxd -n '__sandboxd_is prompts' -l help -d 'show this text'
+complete -c sandboxd -n __sandboxd_is_alone -a audit -d 'show and verify the audit log'
+complete -c sandboxd -n '__sandboxd_is audit' -l since -d 'show lines from this time on: 2026-01-31, 2026-01-31T08:00, or 30m, 12h, 7d ago' -x
+complete -c sandboxd -n '__sandboxd_is audit' -l command-id -d 'show lines of this command only' -x
+complete -c sandboxd -n '__sandboxd_is audit' -l kind -d 'show lines of this kind: run, ended, violation, connection, answer, settings, …' -x
+complete -c sandboxd -n '__sandboxd_is audit' -l file -d 'read this file instead of the log that the settings name' -r -F
+complete -c sandboxd -n '__sandboxd_is audit' -l json -d 'print JSON'
+complete -c sandboxd -n '__sandboxd_is audit' -l help -d 'show this text'
+complete -c sandboxd -n '__sandboxd_is audit' -a 'show verify'
+complete -c sandboxd -n '__sandboxd_is audit' -F
+complete -c sandboxd -n __sandboxd_is_alone -a metrics -d 'print metrics of the daemon, in the text format of Prometheus'
+complete -c sandboxd -n '__sandboxd_is metrics' -l help -d 'show this text'
+complete -c sandboxd -n __sandboxd_is_alone -a serve -d 'run the daemon in the foreground'
+complete -c sandboxd -n '__sandboxd_is serve' -l socket -d 'listen at this socket' -r -F
+complete -c sandboxd -n '__sandboxd_is serve' -l settings -d 'add a settings file that only managed settings overrule' -r -F
+complete -c sandboxd -n '__sandboxd_is serve' -l log-format -d 'log as console (default on a terminal), journal (default under systemd) or json' -x -a 'console json journal'
+complete -c sandboxd -n '__sandboxd_is serve' -l idle-exit -d 'end after so many seconds without use' -x
+complete -c sandboxd -n '__sandboxd_is serve' -l resolve -d 'pin a host name to an address' -x
+complete -c sandboxd -n '__sandboxd_is serve' -l help -d 'show this text'
+complete -c sandboxd -n __sandboxd_is_alone -a service -d 'let the system start the daemon'
+complete -c sandboxd -n '__sandboxd_is service' -l now -d 'install: start the daemon now, not only at the next login'
+complete -c sandboxd -n '__sandboxd_is service' -l help -d 'show this text'
+complete -c sandboxd -n '__sandboxd_is service' -a 'install uninstall status'
+complete -c sandboxd -n '__sandboxd_is service' -F
+complete -c sandboxd -n __sandboxd_is_alone -a completion -d 'print the completions of a shell'
+complete -c sandboxd -n '__sandboxd_is completion' -l help -d 'show this text'
+complete -c sandboxd -n '__sandboxd_is completion' -a 'bash zsh fish'
+complete -c sandboxd -n '__sandboxd_is completion' -F
