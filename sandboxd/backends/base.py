@@ -35,6 +35,8 @@ class LaunchSpec:
     cwd: str = ""
     reachable: bool = False
     """The host can connect into the sandbox: there will be `Listeners.inside`."""
+    shares_localhost: bool = False
+    """Connections to servers of the session's other commands can be captured."""
 
 
 @dataclass(frozen=True, slots=True)

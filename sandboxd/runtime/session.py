@@ -251,13 +251,13 @@ class SandboxSession:
         reads_reported = plan.supervision.reads or self._parts.backend.name == "macos"
         known = plan.attribution, policy.generation, reads_reported
         command = self._command(wrap_id, request, place, *known, policy, plan)
-        command.shares_localhost = place.captured
         command.looks_for_sockets = plan.supervision.unix_sockets is UnixSockets.LISTED
         try:
             if request.publish:
                 check_publications(policy.network, request.publish)
                 command.published = PublishedPorts(request.publish, wrap_id)
             launch, handle = await self._parts.backend.launch(wrap_id, plan, command)
+            command.shares_localhost = launch.shares_localhost
             if self.closed or (request.publish and not launch.reachable):
                 handle.cancel()
                 self._check_open()

@@ -22,7 +22,7 @@ from sandboxd.backends.linux.helper.launch_configuration import MAX_PORT_RANGES,
 from sandboxd.backends.linux.helper.launch_records import CaptureRecord, LaunchRecord
 from sandboxd.backends.linux.helper.supervision import flags_of, layers_of, without_notification
 from sandboxd.backends.linux.landlock.confinement import NO_LANDLOCK, Landlock
-from sandboxd.backends.linux.network.capture import NOTHING, Ability, capture_for
+from sandboxd.backends.linux.network.capture import NOTHING, SESSION_LOCALHOST, Ability, capture_for
 from sandboxd.backends.linux.network.capture_probe import probe_capture
 from sandboxd.backends.linux.network.namespace_hold import NamespaceHold
 from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
@@ -236,7 +236,11 @@ class LinuxBackend:
         )  # fmt: skip
         warnings = (*self.warnings, *self.ability.warnings(plan.network), *missing)
         layers = self.named(layers)
-        return LaunchSpec(argv, layers, warnings, EXPIRES_IN_S, reachable=capture is not None), launch
+        shares_localhost = SESSION_LOCALHOST in layers
+        spec = LaunchSpec(
+            argv, layers, warnings, EXPIRES_IN_S, reachable=capture is not None, shares_localhost=shares_localhost
+        )
+        return spec, launch
 
     def _look_after(self, launch: Launching) -> asyncio.Task[bytes] | None:
         """Start the clean-up after a command. None when it could write nothing."""
