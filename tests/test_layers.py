@@ -35,7 +35,7 @@ _PROGRAMS = "sandboxd_client.programs"
 
 # Package or module: what of this project it may import beside itself. The longest matching row counts.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    "sandboxd": (),  # sandboxd/__init__.py: the version, nothing else
+    "sandboxd": (),  # sandboxd/__init__.py: the version, and where the code is
     "sandboxd.errors": (),
     "sandboxd.paths": (),
     "sandboxd.handover": ("sandboxd.errors",),
@@ -58,7 +58,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sandboxd.host", "sandboxd.backends.base", "sandboxd.proxy.host_addresses", "sandboxd.runtime",
     ),
     "sandboxd.rpc": (
-        "sandboxd.__version__", _HANDOVER, "sandboxd.daemon", "sandboxd_client.wire",
+        "sandboxd.__version__", "sandboxd.PACKAGE", _HANDOVER, "sandboxd.daemon", "sandboxd_client.wire",
         # The records that requests and answers are made of, and how text from a sandbox is shown.
         "sandboxd.errors", _ORIGIN, "sandboxd.settings.merge", "sandboxd.settings.problems",
         "sandboxd.policy.decision", "sandboxd.policy.violation", "sandboxd.policy.hosts.host_patterns",
@@ -70,7 +70,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sandboxd.policy.paths.wide_places", "sandboxd.policy.commands.exclusion",
         "sandboxd.proxy.fair_share",
     ),
-    "sandboxd.cli": ("sandboxd.__version__", "sandboxd_client"),
+    "sandboxd.cli": ("sandboxd.__version__", "sandboxd.PACKAGE", "sandboxd_client"),
     "sandboxd.cli.control.serve": ("sandboxd_client", "sandboxd.app.process"),
     # A log is verified where it was copied to, without a daemon.
     "sandboxd.cli.audit": ("sandboxd_client", "sandboxd.daemon.audit.audit_chain"),

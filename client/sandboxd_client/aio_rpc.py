@@ -132,9 +132,9 @@ class AsyncRpcMethods:
     async def metrics(self) -> MetricsResult:
         return await self.call(methods.METRICS, MetricsParams())
 
-    async def restart(self) -> RestartResult:
-        """Re-execute the daemon; sessions, commands and connections continue."""
-        return await self.call(methods.RESTART, RestartParams())
+    async def restart(self, interpreter: str | None = None) -> RestartResult:
+        """Re-execute the daemon, in another installation where its interpreter is given; everything continues."""
+        return await self.call(methods.RESTART, RestartParams(interpreter))
 
     async def shutdown(self, grace_s: float | None = None) -> ShutdownResult:
         """Ask the daemon to end; `starting.stop_daemon` also waits for that."""

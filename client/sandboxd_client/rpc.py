@@ -133,9 +133,9 @@ class RpcMethods:
     def metrics(self) -> MetricsResult:
         return self.call(methods.METRICS, MetricsParams())
 
-    def restart(self) -> RestartResult:
-        """Re-execute the daemon; sessions, commands and connections continue."""
-        return self.call(methods.RESTART, RestartParams())
+    def restart(self, interpreter: str | None = None) -> RestartResult:
+        """Re-execute the daemon, in another installation where its interpreter is given; everything continues."""
+        return self.call(methods.RESTART, RestartParams(interpreter))
 
     def shutdown(self, grace_s: float | None = None) -> ShutdownResult:
         """Ask the daemon to end; `starting.stop_daemon` also waits for that."""

@@ -66,12 +66,13 @@ def main(options: ServeArguments) -> int:
             elif stored:
                 descriptor_store.empty(manager.address, stored)
             try:
-                while (outgoing := asyncio.run(_serve(config, log, manager, program, before, store))) is not None:
+                while (end := asyncio.run(_serve(config, log, manager, program, before, store))) is not None:
+                    outgoing, next_program = end
                     try:
                         if outgoing.for_manager:
                             descriptor_store.keep(manager.address, outgoing)
                             break
-                        program.execute(outgoing)
+                        next_program.execute(outgoing)
                     except OSError as error:
                         log.error("cannot hand over to another daemon; this one continues", reason=str(error))
                         before = read_document(outgoing.text())
@@ -119,9 +120,9 @@ async def _serve(
     program: DaemonProgram,
     before: Incoming | None,
     store: descriptor_store.Store | None,
-) -> Outgoing | None:
-    """Serve until it is asked to stop; return the hand-over document of a restart."""
-    outgoing = None
+) -> tuple[Outgoing, DaemonProgram] | None:
+    """Serve until it is asked to stop; return the hand-over document of a restart, and the program that takes over."""
+    outgoing, chosen = None, program
     stop = StopRequest()
     running: RunningDaemon | None = None
 
@@ -153,7 +154,7 @@ async def _serve(
                 restarts = stop.restart or for_manager
                 log.info("restarting" if restarts else "stopping", reason=reason)
                 if restarts:
-                    outgoing = await hand_over(daemon)
+                    outgoing, chosen = await hand_over(daemon), daemon.restarting.chosen or program
                     outgoing.for_manager = for_manager
                     outgoing.ends_at_once = lambda: stop.restart and stop.overruled
             manager.stopping() if outgoing is None else manager.restarting(for_manager)
@@ -162,7 +163,8 @@ async def _serve(
             await signals_heard()
     if outgoing is None:
         log.info("stopped")
-    return outgoing
+        return None
+    return outgoing, chosen
 
 
 async def _comes_again(manager: ServiceManager, daemon: RunningDaemon, reason: str) -> bool:

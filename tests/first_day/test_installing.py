@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from subprocess import PIPE
+
 import pytest
 
 from support.installations import INSTALLERS, Installation, Wheelhouse
@@ -62,3 +65,28 @@ def test_the_program_uses_the_client_it_came_with(identity: Identity, wheelhouse
     identity.run(["sh", "-c", f"echo 'raise ImportError' >{other}"], check=True)
     assert both.run("run", "--", "true").returncode == 0
     assert both.run("stop").returncode == 0
+
+
+def test_restart_goes_on_in_the_program_that_asks(identity: Identity, wheelhouse: Wheelhouse) -> None:
+    """The command runs on, each program names both versions, and warns while they differ."""
+    first = wheelhouse.install(identity, "uv", wheelhouse.wheel("sandboxd"))
+    second = wheelhouse.install(identity, "pip", wheelhouse.wheel("sandboxd"))
+    package = second.imports("import sandboxd; print(sandboxd.PACKAGE)").stdout.strip()
+    identity.run(["sed", "-i", 's/^__version__ = .*/__version__ = "9.9"/', f"{package}/__init__.py"], check=True)
+    argv = [str(first.program), "run", "-c", "echo ready; read line; echo $line"]
+    with identity.popen(argv, env=first.environment(), stdin=PIPE, stdout=PIPE) as command:
+        assert command.stdout is not None and command.stdin is not None
+        assert command.stdout.readline() == b"ready\n"
+        warned = second.run("status")
+        assert f"version 0.1.0 of {first.python.parent.parent}" in warned.stderr and "9.9" in warned.stderr
+        done = second.run("restart")
+        assert f"version 9.9 of {package}" in done.stdout and done.stderr == "", done
+        assert json.loads(second.run("status", "--json").stdout)["program"] == package
+        assert "sandboxd restart" in first.run("status").stderr and second.run("status").stderr == ""
+        command.stdin.write(b"the end\n")
+        command.stdin.flush()
+        assert command.stdout.read() == b"the end\n"
+    assert command.returncode == 0
+    back = first.run("restart")
+    assert "version 0.1.0" in back.stdout and back.stderr == "", back
+    assert first.run("stop").returncode == 0

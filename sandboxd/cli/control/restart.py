@@ -6,13 +6,14 @@ import sys
 from collections.abc import Sequence
 
 from sandboxd.cli.arguments import Help, parse
+from sandboxd.cli.control.status import warn_of_another_program
 from sandboxd.cli.daemon_client import no_words, show_help
 from sandboxd_client import Client, DaemonNotRunning, RpcError
 from sandboxd_client.transport.connection import usable_path
 from sandboxd_client.transport.starting import stop_daemon
 from sandboxd_client.wire.messages.status import StatusResult
 
-IN_PLACE_IMPOSSIBLE = frozenset({"restart_unsupported", "method_not_found"})
+IN_PLACE_IMPOSSIBLE = frozenset({"restart_unsupported", "method_not_found", "invalid_params"})
 HELP = Help(
     "restart",
     "Go on in the program of this installation; running commands go on. Starts a daemon when none runs.",
@@ -27,7 +28,9 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     no_words(parsed)
     status = restart(usable_path())
-    sys.stdout.write(f"running (pid {status.pid}, version {status.version}, socket {status.socket})\n")
+    warn_of_another_program(status)
+    program = f"version {status.version} of {status.program}"
+    sys.stdout.write(f"running (pid {status.pid}, {program}, socket {status.socket})\n")
     if status.restarted is not None:
         done = status.restarted
         sys.stdout.write(f"{done.commands} running commands taken over in {done.stall_s * 1000:.0f} ms")
@@ -38,13 +41,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def restart(path: str) -> StatusResult:
-    """Restart in place, else end the daemon with its commands and start it.
+    """Restart in place, in the program of this installation, else end the daemon with its commands and start it.
 
     A daemon of an earlier version or of another system cannot restart in place."""
     try:
         with Client(path, autostart=False) as box:
             before = box.status().restarts
-            box.restart()
+            box.restart(sys.executable)
             status = box.status()
             if status.restarts > before:
                 return status

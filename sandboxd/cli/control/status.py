@@ -7,8 +7,10 @@ import sys
 import time
 from collections.abc import Sequence
 
+from sandboxd import PACKAGE, __version__
 from sandboxd.cli.arguments import JSON, Help, parse
 from sandboxd.cli.daemon_client import no_words, print_json, print_rows, show_help
+from sandboxd.cli.output import warn
 from sandboxd_client import Client, DaemonNotRunning
 from sandboxd_client.transport.activation import only_a_connection_is_missing
 from sandboxd_client.wire.messages.status import StatusResult
@@ -47,7 +49,15 @@ def main(arguments: Sequence[str]) -> int:
         print_json({"running": True, **encode(status)})
     else:
         print_rows(_rows(status))
+    warn_of_another_program(status)
     return 0
+
+
+def warn_of_another_program(status: StatusResult) -> None:
+    """Warn when the daemon is of another version, or of another installation than this program."""
+    if (status.version, status.program or PACKAGE) != (__version__, PACKAGE):
+        daemon = f"version {status.version} of {status.program or 'another installation'}"
+        warn(f"the daemon is {daemon}, and this program version {__version__} of {PACKAGE}; run: sandboxd restart")
 
 
 def _enabled(status: StatusResult) -> str:
@@ -98,6 +108,8 @@ def _rows(status: StatusResult) -> list[tuple[str, str]]:
         lost = f", {audit.lost} lost" if audit.lost else ""
         stopped = "; nothing new runs" if audit.blocking else ""
         rows.append(("audit", f"{audit.path}, {counted(audit.lines, 'line')}{lost}{stopped}"))
+    rows.append(("program", status.program or "unknown"))
+    rows.append(("client", f"version {__version__}, {'the same program' if status.program == PACKAGE else PACKAGE}"))
     rows.append(("socket", status.socket + (" (the service manager's)" if status.activated else "")))
     if status.startup:
         parts = ", ".join(f"{phase.name} {phase.seconds:.2f}" for phase in status.startup)

@@ -17,12 +17,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sandboxd import __version__
 from sandboxd.daemon.lifecycle import SIGNALS
 from sandboxd.errors import HostError
 from sandboxd.handover.document import READABLE, VERSIONS, Incoming, Outgoing, read_document
+from sandboxd_client import programs
 
 TRIAL_S = 30.0
 _THREADS_END_S = 1.0
@@ -60,6 +61,23 @@ class DaemonProgram:
         """Return the program of this process; needs the environment of the start."""
         kept = _without(environment, (*_LISTED, _TRIAL, HANDOVER))
         return cls(sys.executable, tuple(sys.orig_argv[1:]), kept)
+
+    def of(self, interpreter: str) -> DaemonProgram:
+        """Return the program of another installation.
+
+        Raises HostError `restart_failed` where commands could write it."""
+        if interpreter in ("", self.path):
+            return self
+        if not os.path.isabs(interpreter) or "\0" in interpreter:
+            raise _failed("its interpreter is not an absolute path")
+        prefix = os.path.dirname(os.path.dirname(interpreter))
+        if opened := programs.opened_place((interpreter, os.path.realpath(interpreter), prefix)):
+            raise _failed(
+                f"commands could write {opened}, and {interpreter} is there",
+                "restart from an installation outside all projects, made with: uv tool install sandboxd",
+            )
+        serve = self.arguments.index("serve") if "serve" in self.arguments else len(self.arguments)
+        return replace(self, path=interpreter, arguments=("-I", "-m", "sandboxd", *self.arguments[serve:]))
 
     async def tried(self) -> str:
         """Try the program and return its version. Raises HostError `restart_failed`."""
@@ -136,11 +154,11 @@ def _judge(output: bytes) -> str:
     return version
 
 
-def _failed(reason: str) -> HostError:
+def _failed(reason: str, hint: str = "run: sandboxd check") -> HostError:
     return HostError(
         "restart_failed",
         f"the program that would take over does not start: {reason}",
-        hint="run: sandboxd check (nothing was changed, and this daemon continues)",
+        hint=f"{hint} (nothing was changed, and this daemon continues)",
     )
 
 
@@ -174,16 +192,17 @@ class Restarting:
     """Restart of one daemon.
 
     `supported` is whether its sandboxes can be handed over. `broken` returns why another daemon could not read its
-    settings."""
+    settings. `chosen` is the program that was tried last, and takes over."""
 
     def __init__(self, program: DaemonProgram | None, supported: bool, broken: Callable[[], str]) -> None:
         self._program = program
+        self.chosen = program
         self.supported = supported
         self._broken = broken
-        self._trial: asyncio.Task[str] | None = None
+        self._trials: dict[str, asyncio.Task[str]] = {}
 
-    async def prepared(self) -> str:
-        """Return the new program's version. Raises HostError `restart_*`."""
+    async def prepared(self, interpreter: str = "") -> str:
+        """Try the program of an interpreter, and return its version. Raises HostError `restart_*`."""
         if self._program is None or not self.supported:
             raise HostError(
                 "restart_unsupported",
@@ -196,12 +215,16 @@ class Restarting:
                 f"settings are broken, and only this process knows the last good ones: {reason}",
                 hint="run: sandboxd settings lint, correct the file, then restart",
             )
-        if self._trial is None:  # one trial answers concurrent requests
-            self._trial = asyncio.get_running_loop().create_task(self._program.tried(), name="restart-trial")
-            self._trial.add_done_callback(self._tried)
-        return await asyncio.shield(self._trial)
+        program = self._program.of(interpreter)
+        if program.path not in self._trials:  # one trial answers concurrent requests
+            trial = asyncio.get_running_loop().create_task(program.tried(), name="restart-trial")
+            self._trials[program.path] = trial
+            trial.add_done_callback(lambda trial: self._tried(program.path, trial))
+        version = await asyncio.shield(self._trials[program.path])
+        self.chosen = program
+        return version
 
-    def _tried(self, trial: asyncio.Task[str]) -> None:
-        self._trial = None
+    def _tried(self, path: str, trial: asyncio.Task[str]) -> None:
+        del self._trials[path]
         if not trial.cancelled():
             trial.exception()  # the client may be gone

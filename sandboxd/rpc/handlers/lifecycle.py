@@ -25,7 +25,7 @@ class LifecycleMethods:
 
     async def restart(self, call: MethodCall, params: RestartParams) -> RestartResult:
         """Restart the daemon. Raises HostError when the next program would not start."""
-        version = await self.restarting.prepared()
+        version = await self.restarting.prepared(params.interpreter or "")
         self.stop(f"restart asked for by pid {call.caller.pid}", restart=True)
         return RestartResult(os.getpid(), version)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from sandboxd import __version__
+from sandboxd import PACKAGE, __version__
 from sandboxd.daemon.metrics import Metrics
 from sandboxd.daemon.state import DaemonState
 from sandboxd.errors import HostError
@@ -77,6 +77,7 @@ class StatusMethods:
             ),
             unavailable=unavailable,
             enabled_origin=origin_record(own.now.policy.enabled_origin),
+            program=PACKAGE,
         )
 
     async def check(self, call: MethodCall, params: CheckParams) -> CheckResult:

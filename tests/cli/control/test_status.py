@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sandboxd.cli.control.status import SESSIONS_SHOWN, _rows, counted, duration
+from sandboxd import PACKAGE, __version__
+from sandboxd.cli.control.status import SESSIONS_SHOWN, _rows, counted, duration, warn_of_another_program
 from sandboxd_client.wire.messages.origins import OriginRecord
 from sandboxd_client.wire.messages.sessions import SessionRecord
 from sandboxd_client.wire.messages.status import PhaseRecord, StatusResult
@@ -63,6 +64,19 @@ def test_the_file_that_switches_the_sandbox_on_or_off_is_named() -> None:
     first, *_ = _rows(status(enabled=False, enabled_origin=place))
     assert first[0] == "OFF" and first[1].startswith("the sandbox is off in the settings, by /org/flag.json:3 (flag)")
     assert dict(_rows(status(enabled_origin=OriginRecord("default", "sandbox.enabled"))))["sandbox"] == "on"
+
+
+def test_programs_and_versions_of_both_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    same = status(version=__version__, program=PACKAGE)
+    assert dict(_rows(same))["program"] == PACKAGE
+    assert dict(_rows(same))["client"] == f"version {__version__}, the same program"
+    warn_of_another_program(same)
+    assert capsys.readouterr().err == ""
+    for other in (status(version="8", program=PACKAGE), status(version=__version__, program="/opt/other/sandboxd")):
+        assert __version__ in dict(_rows(other))["client"]
+        warn_of_another_program(other)
+        assert f"version {other.version} of {other.program}" in (text := capsys.readouterr().err)
+        assert f"version {__version__} of {PACKAGE}" in text and text.endswith("run: sandboxd restart\n")
 
 
 def test_how_it_was_started() -> None:

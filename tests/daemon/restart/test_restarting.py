@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from sandboxd.daemon.restart.restarting import DaemonProgram, Restarting, answer_trial
 from sandboxd.errors import HostError
+from sandboxd_client.programs import OPENED_RECORD
 
 
 def program(tmp_path: Path, code: str) -> DaemonProgram:
@@ -37,3 +39,43 @@ async def test_all_of_them_hear_that_it_failed(tmp_path: Path) -> None:
     with pytest.raises(HostError):
         await restarting.prepared()
     assert (tmp_path / "starts").read_text() == "xx"
+
+
+def installation(directory: Path, code: str) -> str:
+    """An interpreter that runs `code` in the place of a daemon; returns its path."""
+    (directory / "bin").mkdir(parents=True)
+    python = directory / "bin/python3"
+    python.write_text(f"#!/bin/sh\necho \"$0 $*\" >{directory}/started\n{code}\n")
+    python.chmod(0o755)
+    return str(python)
+
+
+async def test_the_program_of_the_asking_installation_takes_over(tmp_path: Path) -> None:
+    said = json.dumps(json.loads(answer_trial()) | {"version": "9"})
+    other = installation(tmp_path / "other", f"echo '{said}'")
+    arguments = ("-I", "/opt/sandboxd/bin/sandboxd", "serve", "--socket", "/s")
+    restarting = Restarting(DaemonProgram(sys.executable, arguments, {}), True, lambda: "")
+    assert await restarting.prepared(other) == "9"
+    assert (tmp_path / "other/started").read_text() == f"{other} -I -m sandboxd serve --socket /s\n"
+    assert restarting.chosen == DaemonProgram(other, ("-I", "-m", "sandboxd", "serve", "--socket", "/s"), {})
+
+
+async def test_a_program_that_commands_could_write_is_not_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    record = tmp_path / OPENED_RECORD
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps(str(tmp_path / "project")) + "\n")
+    own = program(tmp_path, "raise SystemExit('never')")
+    restarting = Restarting(own, True, lambda: "")
+    said = json.dumps(json.loads(answer_trial()))
+    inside = installation(tmp_path / "project/.venv", f"echo '{said}'")
+    outside = tmp_path / "venv/bin/python3"  # led there by a link
+    outside.parent.mkdir(parents=True)
+    outside.symlink_to(inside)
+    for interpreter in (inside, str(outside), os.path.relpath(inside), f"{inside}\0"):
+        with pytest.raises(HostError, match="does not start"):
+            await restarting.prepared(interpreter)
+    assert not (tmp_path / "project/.venv/started").exists() and restarting.chosen is own
+    assert await restarting.prepared(installation(tmp_path / "elsewhere", f"echo '{said}'"))

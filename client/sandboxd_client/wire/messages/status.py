@@ -82,11 +82,14 @@ class StatusResult:
     restarted: RestartRecord | None = None
     unavailable: UnavailableRecord | None = None
     enabled_origin: OriginRecord | None = None
+    program: str = ""  # the directory of the package that runs
 
 
 @dataclass(frozen=True, slots=True)
 class RestartParams:
-    pass
+    """The interpreter whose sandboxd takes over; None: that of the running daemon."""
+
+    interpreter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
