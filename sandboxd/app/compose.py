@@ -213,7 +213,6 @@ async def run_daemon(
             crash_store.start(partial(crash_entries, running))
         await stack.enter_async_context(connections.serving(running.listening, dispatcher, log, lost))
         await taking_over.connect()
-        directories.lock.has_served = True
         startup.reached("socket")
         steps.end_when_idle(connections, sessions, stop)
         yield running

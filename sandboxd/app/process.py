@@ -30,8 +30,7 @@ from sandboxd.daemon.state import DaemonState
 from sandboxd.errors import DaemonError, HostError
 from sandboxd.handover.document import Incoming, Outgoing, read_document
 from sandboxd.policy.display import neutralise
-from sandboxd.rpc.socket import START_LOG_NAME
-from sandboxd_client.wire.location import LocationError, socket_path
+from sandboxd_client.wire.location import LocationError, log_path, socket_path
 
 EXIT_CANNOT_START = 125
 
@@ -91,7 +90,7 @@ def main(options: ServeArguments) -> int:
 def _own_log(options: ServeArguments, environment: Mapping[str, str]) -> str:
     """Return the log file of an automatic start; empty where it has no place."""
     try:
-        return os.path.join(os.path.dirname(options.socket or socket_path(environment)), START_LOG_NAME)
+        return log_path(options.socket or socket_path(environment))
     except LocationError:
         return ""
 

@@ -36,6 +36,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("prompts", "prompts", "answer permission questions in this terminal"),
     ("audit", "audit", "show and verify the audit log"),
     ("metrics", "control.metrics", "print metrics of the daemon, in the text format of Prometheus"),
+    ("logs", "control.logs", "show the log of the daemon, also as it is written"),
     ("serve", "control.serve", "run the daemon in the foreground"),
     ("service", "service.service_command", "let the system start the daemon"),
     ("completion", "shells.completion", "print the completions of a shell"),

@@ -27,7 +27,6 @@ from sandboxd.rpc.launchd_socket import activated_sockets
 from sandboxd_client.wire.location import LocationError, check_path, make_directory
 
 LOCK_NAME = "lock"
-START_LOG_NAME = "daemon.log"
 """Of an automatic start (`sandboxd_client.transport.starting`)."""
 BACKLOG = 1024
 """A connect(2) that does not wait fails when this many wait already (EAGAIN), which asyncio takes for success."""
@@ -58,8 +57,6 @@ class DirectoryLock:
 
     def __init__(self, directory: str, held: int = -1) -> None:
         self.path = os.path.join(directory, LOCK_NAME)
-        self.has_served = False
-        """True after a daemon has run, not only tried to."""
         if held >= 0 and self._is_at_path(held):
             self._descriptor = held
             self._sign(held)
@@ -123,8 +120,6 @@ class DirectoryLock:
             os.unlink(self.path)
         directory = os.path.dirname(self.path)
         if os.path.basename(directory) in ("sandboxd", f"sandboxd-{os.geteuid()}"):
-            if self.has_served:  # else the log says why not, and a client is waiting to read it
-                _remove_own_log(directory)
             with contextlib.suppress(OSError):
                 os.rmdir(directory)
         os.close(self._descriptor)
@@ -138,15 +133,6 @@ def _open_lock(path: str) -> int:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is not a file")
     return descriptor
-
-
-def _remove_own_log(directory: str) -> None:
-    """Remove the log of an automatic start if this daemon wrote it."""
-    log = os.path.join(directory, START_LOG_NAME)
-    with contextlib.suppress(OSError):
-        if os.path.samestat(os.lstat(log), os.fstat(2)):
-            os.unlink(log)
-            os.unlink(f"{log}.1")  # an older part
 
 
 def _holder(descriptor: int) -> str:

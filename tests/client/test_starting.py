@@ -154,7 +154,7 @@ def test_a_daemon_that_crashes_at_start(path: str, serve: Serve) -> None:
         Client(path).status()
     assert "no module named x" in caught.value.message
     assert "daemon.log" in caught.value.hint
-    serve("import os; os._exit(3)")
+    serve("import os; os._exit(3)")  # its predecessor's words, which the log keeps, are not taken for its own
     with pytest.raises(DaemonStartFailed, match="without a message"):
         Client(path).status()
 

@@ -256,9 +256,8 @@ def test_a_directory_that_is_not_ours_by_name_stays(tmp_path: Path) -> None:
     assert os.listdir(directory) == []
 
 
-def test_leftovers_of_an_automatic_start_are_removed(directory: str) -> None:
+def test_the_log_stays_where_the_daemon_has_been(directory: str) -> None:
     lock = DirectoryLock(directory)
-    lock.has_served = True
     Path(directory, "daemon.log").touch()
     lock.release()
-    assert os.listdir(directory) == ["daemon.log"]  # not the log of this process
+    assert os.listdir(directory) == ["daemon.log"]

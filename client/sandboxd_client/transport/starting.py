@@ -3,7 +3,7 @@
 The daemon is detached: its own session, no terminal, no inherited descriptor, `/` as its directory, and no child of
 this process (it would stay a zombie here). Of several clients one starts it, the others wait for its lock. The daemon
 is ready when it accepts a connection; its early end is noticed at once. Its output goes to `daemon.log` beside the
-socket, the source of the message of a failed start."""
+socket, which is kept, and is the source of the message of a failed start."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 30.0
 ROLE_TIMEOUT_S = 10.0
 """Limit for the daemon's confirmation of a role."""
-LOG_NAME = "daemon.log"
 _LOCK_NAME = "starting"
 _FIRST_WAIT_MS = 2.0
 _LONGEST_WAIT_MS = 50.0
@@ -49,7 +48,7 @@ _NOT_PASSED_ON = ("LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID", "NOTIFY_SOCKET",
 # Runs in a bare interpreter (15 ms) because forking this process, which may have threads, is not safe.
 _DETACH = """\
 import os, sys, _signal
-flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
 log = os.open(sys.argv[1], flags, 0o600)  # errors are still reported; a FIFO must not block
 child = os.fork()
 if child:
@@ -113,7 +112,8 @@ def connect_in_role(path: str, role: Role, *, autostart: bool = True) -> Connect
 def _start(path: str, environment: dict[str, str], timeout: float) -> Connection:
     for name in _NOT_PASSED_ON:
         environment.pop(name, None)
-    log = os.path.join(os.path.dirname(path), LOG_NAME)
+    log = location.log_path(path)
+    log_size = _size(log)
     command = [*daemon_command(path), "serve", "--socket", path]
     pid = _detach(path, log, command, environment)
     deadline = time.monotonic() + timeout
@@ -125,7 +125,7 @@ def _start(path: str, environment: dict[str, str], timeout: float) -> Connection
                 return open_connection(path)
             except DaemonNotRunning:
                 if over:
-                    raise _failure(path, log) from None
+                    raise _failure(path, log, log_size) from None
                 if time.monotonic() > deadline:
                     raise DaemonStartFailed(
                         path, f"sandboxd was started and does not answer within {timeout:g} s", f"see {log}"
@@ -280,11 +280,19 @@ def _exit_of(pid: int) -> Iterator[Callable[[float], bool]]:
         os.close(descriptor)
 
 
-def _failure(path: str, log: str) -> DaemonStartFailed:
-    """Return the daemon's last message with its hint, else its last line."""
+def _size(log: str) -> int:
+    try:
+        return os.stat(log).st_size
+    except OSError:
+        return 0
+
+
+def _failure(path: str, log: str, start: int) -> DaemonStartFailed:
+    """Return the daemon's last message with its hint, else its last line; its log begins at `start`."""
     try:
         with open(log, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(start if start <= size else 0, size - _TAIL))  # shorter than before: a new part has begun
             lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
     except OSError:
         lines = []

@@ -44,6 +44,11 @@ def socket_path(
     return check_path(f"{base.rstrip('/')}/sandboxd-{uid}/{SOCKET_NAME}", "$TMPDIR")
 
 
+def log_path(path: str) -> str:
+    """Return the path of the log of a daemon that a client starts for a socket; an older part has `.1` added."""
+    return os.path.join(os.path.dirname(path), "daemon.log")
+
+
 def check_path(path: str, source: str = "the socket path") -> str:
     """Return `path` if it can name a Unix socket. Raises LocationError."""
     hint = "give an absolute path, such as /run/user/1000/sandboxd/sandboxd.sock"

@@ -61,7 +61,7 @@ def uninstall(agent: Agent) -> int:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(agent.plist_path)
         existed = True
-    sys.stdout.write(f"removed: {agent.plist_path}\n" if existed else "it was not installed\n")
+    sys.stdout.write(f"removed: {agent.plist_path}\n" if existed else "no agent was installed\n")
     return 0
 
 

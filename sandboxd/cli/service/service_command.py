@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 
 from sandboxd.cli.arguments import Help, Option, UsageError, parse
 from sandboxd.cli.daemon_client import show_help
 from sandboxd.cli.output import fail
+from sandboxd_client.errors import DaemonNotRunning
+from sandboxd_client.transport.activation import only_a_connection_is_missing
+from sandboxd_client.transport.connection import usable_path
+from sandboxd_client.transport.starting import stop_daemon
 
 NOW = Option("--now", "install: start the daemon now, not only at the next login")
 ACTIONS = ("install", "uninstall", "status")
@@ -36,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         agent = launchd.own_agent()
         if action == "install":  # launchd starts it at once in any case
             return launchd.install(agent)
-        return launchd.uninstall(agent) if action == "uninstall" else launchd.status(agent)
+        return _ended(launchd.uninstall(agent)) if action == "uninstall" else launchd.status(agent)
     if not sys.platform.startswith("linux"):
         return fail("sandboxd has no service for this operating system", "start the daemon with: sandboxd serve")
     from sandboxd.cli.service import systemd_service as systemd
@@ -44,7 +49,16 @@ def main(arguments: Sequence[str]) -> int:
     if action == "install":
         return systemd.install(now="now" in parsed)
     if action == "uninstall":
-        return systemd.uninstall()
+        return _ended(systemd.uninstall())
     from sandboxd.cli.service import systemd_status
 
     return systemd_status.show()
+
+
+def _ended(status: int) -> int:
+    """End a daemon that the service manager did not: one that a client or a person has started."""
+    path = usable_path()
+    if not only_a_connection_is_missing(path):  # a connection from here would start the daemon
+        with contextlib.suppress(DaemonNotRunning):
+            sys.stdout.write(f"stopped (pid {stop_daemon(path)})\n")
+    return status

@@ -229,8 +229,8 @@ def uninstall() -> int:
         if distributed is not None:
             sys.stdout.write(f"the units in {distributed} belong to the distribution and are only disabled\n")
     elif written:
-        warn(f"{unreachable.message}: a running daemon goes on")
-    sys.stdout.write("".join(f"removed: {path}\n" for path in written) or "it was not installed\n")
+        warn(unreachable.message)
+    sys.stdout.write("".join(f"removed: {path}\n" for path in written) or "no units were installed\n")
     return 0
 
 

@@ -134,6 +134,11 @@ complete -c sandboxd -n '__sandboxd_is audit' -a 'show verify'
 complete -c sandboxd -n '__sandboxd_is audit' -F
 complete -c sandboxd -n __sandboxd_is_alone -a metrics -d 'print metrics of the daemon, in the text format of Prometheus'
 complete -c sandboxd -n '__sandboxd_is metrics' -l help -d 'show this text'
+complete -c sandboxd -n __sandboxd_is_alone -a logs -d 'show the log of the daemon, also as it is written'
+complete -c sandboxd -n '__sandboxd_is logs' -s f -d 'go on with what is logged from now on'
+complete -c sandboxd -n '__sandboxd_is logs' -l follow -d 'the same as -f'
+complete -c sandboxd -n '__sandboxd_is logs' -l json -d 'print the lines of the file as they are: JSON'
+complete -c sandboxd -n '__sandboxd_is logs' -l help -d 'show this text'
 complete -c sandboxd -n __sandboxd_is_alone -a serve -d 'run the daemon in the foreground'
 complete -c sandboxd -n '__sandboxd_is serve' -l socket -d 'listen at this socket' -r -F
 complete -c sandboxd -n '__sandboxd_is serve' -l settings -d 'add a settings file that only managed settings overrule' -r -F

@@ -115,7 +115,7 @@ def test_install_status_and_uninstall(launchctl: Path, tmp_path: Path, capsys: p
     assert execute(["service", "uninstall"]) == 0
     assert not file.exists() and not (launchctl / "known").exists()
     assert execute(["service", "uninstall"]) == 0
-    assert "it was not installed" in capsys.readouterr().out
+    assert "no agent was installed" in capsys.readouterr().out
 
 
 def test_what_launchctl_says_is_said(
