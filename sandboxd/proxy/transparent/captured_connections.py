@@ -197,7 +197,7 @@ class Captures:
     async def _open_elsewhere(self, destination: Destination) -> OutboundConnection | None:
         """Connect to a server of another command. Raises OSError where it has gone."""
         address, port = destination.address, destination.port
-        if self._elsewhere is None or not (address.is_loopback or address in _SANDBOX):
+        if self._elsewhere is None or not self._elsewhere.serves(address, port):
             return None
         sock = await self._elsewhere.connect(address, port)
         if sock is not None:
