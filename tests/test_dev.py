@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from support.terminal import Terminal
 from support.users import CHECKOUT, Identity
 
 TOOLS = ("sh", "dirname", "readlink", "id", "find", "cat", "cksum", "tr", "mktemp", "rm", "mkdir", "env", "flock", "cp",
-         "true", "chmod", "sleep")  # fmt: skip
+         "true", "chmod", "sleep", "sed", "tail")  # fmt: skip
 
 # Makes environments, in which pip takes a moment so that two at once would really meet.
 PYTHON = """\
@@ -26,6 +27,7 @@ case "$*" in
   "-I -") cat >/dev/null ;;
   *"-m venv"*) for last; do :; done; mkdir -p "$last/bin"; cp "$0" "$last/bin/python"; echo venv >>"$LOG"
     printf '#!/bin/sh\\necho "sandboxd $*"\\n' >"$last/bin/sandboxd"; chmod +x "$last/bin/sandboxd" ;;
+  *"-m pipx "*) shift 2; echo "pipx $*" >>"$LOG" ;;
   *"pip "*) echo pip >>"$LOG"; sleep 0.3 ;;
   *"docs/demo.py"*) echo "demo $*" ;;
   *"macos/smoke.py"*) echo "smoke $*" ;;
@@ -113,6 +115,42 @@ def test_changed_requirements_are_installed(complete: Checkout) -> None:
         file.write("# changed\n")
     complete.dev("run")
     assert complete.calls() == ["pip", "pip"]
+
+
+@pytest.mark.parametrize("installer", ["uv", "pipx"])
+def test_install_takes_the_installer_that_is_there(complete: Checkout, installer: str) -> None:
+    """Nothing is set up beside it."""
+    stand_in = f'#!/bin/sh\necho "{installer} $*" >>"$LOG"\n'
+    complete.identity.write(complete.stubs / installer, stand_in, mode=0o755)
+    done = complete.dev("install")
+    assert done.returncode == 0 and "remove it with" in done.stderr and "add " in done.stderr, done
+    (call,) = complete.calls()
+    assert call.startswith(f"{installer} ") and call.endswith(f" {complete.root}") and "--force" in call
+    complete.identity.write(complete.stubs / installer, "#!/bin/sh\necho no space left; exit 1\n", mode=0o755)
+    failed = complete.dev("install")
+    assert failed.returncode == 1 and "no space left" in failed.stderr and "done" not in failed.stderr, failed
+
+
+def test_install_brings_pipx_where_no_installer_is(complete: Checkout) -> None:
+    done = complete.dev("install")
+    assert done.returncode == 0, done
+    python = complete.stubs / "python3"
+    assert complete.calls() == ["venv", "pip", "pip", "pip", f"pipx install --force --python {python} {complete.root}"]
+
+
+def test_on_a_terminal_the_progress_is_shown(complete: Checkout) -> None:
+    argv = [*_as(complete.identity), str(complete.root / "dev"), "run", "status"]
+    (complete.stubs / "python3").write_text(PYTHON.replace("sleep 0.3", "echo Collecting pydantic; sleep 0.3"))
+    with Terminal(argv, env=complete.environment()) as terminal:
+        assert terminal.wait() == 0
+    assert "Collecting pydantic" in terminal.text and terminal.text.endswith("sandboxd status\r\n")
+    quiet = complete.dev("run", "status")
+    assert "Collecting" not in quiet.stderr
+
+
+def _as(identity: Identity) -> list[str]:
+    words = ["setpriv", f"--reuid={identity.uid}", f"--regid={identity.gid}", "--clear-groups"]
+    return [] if identity.is_me else [shutil.which(words[0]) or words[0], *words[1:]]
 
 
 def test_two_at_once_set_up_once(complete: Checkout) -> None:

@@ -220,7 +220,7 @@ def _own_code_step() -> CheckStep:
         False,
         f"the daemon is imported from a source tree ({', '.join(trees)}): what has been imported is read-only for "
         "commands, and what lies beside it is not",
-        "install it where no project is, for example with: uv tool install sandboxd",
+        "install it where no project is, for example with: ./dev install, in a checkout of sandboxd",
         required=False,
         slug="source_tree",
     )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sandboxd.cli.arguments import Help, Parsed, UsageError, visible
+from sandboxd.cli.output import coloured
 from sandboxd_client import Client
 from sandboxd_client.wire.messages.decisions import ReasonRecord
 from sandboxd_client.wire.params import encode
@@ -45,12 +46,16 @@ def json_text(value: object, *, indent: int | None = None) -> str:
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
+_COLOURS = {"OFF": "red", "FAILED": "red", "warnings": "yellow", "hint": "cyan"}
+
+
 def print_rows(rows: list[tuple[str, str]]) -> None:
     """Print labels and values, aligned; an empty label continues the row above."""
     width = max(len(label) for label, _ in rows) + 1
     for label, value in rows:
         head = f"{label}:" if label else ""
-        sys.stdout.write(f"{head:<{width}} {visible(value, 2000)}\n")
+        colour = _COLOURS.get(label, "bold")
+        sys.stdout.write(f"{coloured(f'{head:<{width}}', colour)} {visible(value, 2000)}\n")
 
 
 def reason_rows(reason: ReasonRecord, hint: str) -> list[tuple[str, str]]:

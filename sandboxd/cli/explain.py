@@ -20,6 +20,7 @@ from sandboxd.cli.arguments import (
     visible,
 )
 from sandboxd.cli.daemon_client import client, print_json, print_rows, reason_rows, show_help
+from sandboxd.cli.output import coloured
 from sandboxd_client.wire.messages.policy import ExplainKind, ExplainResult
 
 SYNTAX = "explain (path P [--write] | host H[:PORT] | command TEXT | socket P) [--json]"
@@ -80,5 +81,6 @@ def _print(result: ExplainResult, write: bool) -> None:
         verdict = "denied, unless a permission prompt allows it"
     action = {"path": "write " if write else "read ", "socket": "connect to "}.get(result.kind, "")
     where = "" if result.sandboxed is None else ", in the sandbox" if result.sandboxed else ", without the sandbox"
+    verdict = coloured(verdict, {"allow": "green", "ask": "yellow"}.get(result.behavior, "red"))
     sys.stdout.write(f"{verdict}{where}: {action}{visible(result.subject, 2000)}\n")
     print_rows(reason_rows(result.reason, result.hint))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from sandboxd.cli.arguments import visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TextIO
 
 USAGE = 2
 NOT_RUN = 125  # nothing was run, or nothing could be answered
@@ -12,19 +17,34 @@ NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 
 _LINE = 2000
+_COLOURS = {"red": "1;31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1"}
 
 
 def fail(message: str, hint: str = "", status: int = NOT_RUN) -> int:
     """Print an error and its hint, and return the exit status."""
-    text = f"sandboxd: {visible(' '.join(message.split()), _LINE)}\n"
+    text = f"{coloured('sandboxd:', 'red', sys.stderr)} {visible(' '.join(message.split()), _LINE)}\n"
     if hint:
-        text += f"hint: {visible(' '.join(hint.split()), _LINE)}\n"
+        text += f"{coloured('hint:', 'cyan', sys.stderr)} {visible(' '.join(hint.split()), _LINE)}\n"
     _write_error(text)
     return status
 
 
 def warn(message: str) -> None:
-    _write_error(f"sandboxd: warning: {visible(' '.join(message.split()), _LINE)}\n")
+    head = coloured("sandboxd: warning:", "yellow", sys.stderr)
+    _write_error(f"{head} {visible(' '.join(message.split()), _LINE)}\n")
+
+
+def coloured(text: str, colour: str, stream: TextIO | None = None) -> str:
+    """Return `text` in a colour where the stream, else standard output, is a terminal that shows colours.
+
+    NO_COLOR (no-color.org) and TERM=dumb turn them off."""
+    stream = sys.stdout if stream is None else stream
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb":
+        return text
+    try:
+        return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if stream.isatty() else text
+    except (ValueError, AttributeError):  # it is closed
+        return text
 
 
 def quoted(target: str) -> str:

@@ -317,3 +317,16 @@ def test_a_stopped_client_can_be_killed(shell: Terminal) -> None:
     shell.expect(PROMPT)
     wait_until(lambda: not any(processes.is_alive(pid) for pid in job))
     assert signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("changes", "colours"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
+)
+def test_colours_where_the_terminal_takes_them(cli: CommandLine, changes: dict[str, str], colours: bool) -> None:
+    env = {**cli.env, "TERM": "xterm", "NO_COLOR": "", **changes}
+    with Terminal([*cli.argv, "run", "--cdw", "/"], env=env) as terminal:
+        assert terminal.wait() == 2
+    head = "\x1b[1;31msandboxd:\x1b[0m" if colours else "sandboxd:"
+    assert terminal.text.startswith(f"{head} unknown option --cdw\r\n")
+    assert cli.run("run", "--cdw", "/", env=env).stderr.startswith("sandboxd: unknown")  # a pipe has none

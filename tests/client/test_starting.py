@@ -262,7 +262,7 @@ def test_which_program_is_started(path: str, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("PATH", ":.:bin:/nonexistent")
     with pytest.raises(DaemonNotRunning) as caught:
         starting.daemon_command(path)
-    assert "pip install sandboxd" in caught.value.hint
+    assert "./dev install" in caught.value.hint
     monkeypatch.setenv("PATH", f".:{program.parent}")
     with pytest.raises(DaemonNotRunning, match="a command could have written it"):
         starting.daemon_command(path)
@@ -291,7 +291,7 @@ def test_an_installation_commands_could_write_is_not_started(
     OpenedPlaces(record).add([str(project)], store)
     with pytest.raises(DaemonNotRunning, match=f"commands could write {project}") as caught:
         starting.daemon_command(path)
-    assert "uv tool install sandboxd" in caught.value.hint
+    assert "./dev install" in caught.value.hint
     monkeypatch.setattr(programs, "find", lambda *_: programs.Search("/usr/bin/sandboxd"))
     assert starting.daemon_command(path) == ["/usr/bin/sandboxd"]
 

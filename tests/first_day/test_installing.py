@@ -90,3 +90,52 @@ def test_restart_goes_on_in_the_program_that_asks(identity: Identity, wheelhouse
     back = first.run("restart")
     assert "version 0.1.0" in back.stdout and back.stderr == "", back
     assert first.run("stop").returncode == 0
+
+
+PLANTED_PROGRAMS = "bwrap systemctl journalctl sandboxd python3 git nft ip sh bash env".split()
+PLANTED_MODULES = "sitecustomize usercustomize json socket sandboxd sandboxd_client pydantic".split()
+
+
+def plant(identity: Identity) -> dict[str, str]:
+    """What a command could have left in a project, and the variables of direnv or `npm run` that lead there."""
+    project = identity.workspace
+    for place in (".venv/bin", "node_modules/.bin"):
+        for name in PLANTED_PROGRAMS:
+            text = f'#!/bin/sh\ntouch "{project}/RAN-{name}"\nexec /usr/bin/{name} "$@"\n'
+            identity.write(project / place / name, text, mode=0o755)
+    for name in PLANTED_MODULES:
+        for place in ("", "evil/"):
+            identity.write(project / f"{place}{name}.py", f"open('{project}/RAN-{name}.py', 'w')\n")
+    return {
+        "VIRTUAL_ENV": f"{project}/.venv",
+        "PYTHONPATH": f".:{project}/evil",
+        "PYTHONSTARTUP": f"{project}/evil/json.py",
+        "PYTHONUSERBASE": f"{project}/evil",
+        "OPENSSL_CONF": f"{project}/evil/none",
+        "GCONV_PATH": f"{project}/evil",
+    }
+
+
+@pytest.mark.parametrize("by", INSTALLERS)
+def test_nothing_planted_in_a_project_is_run(by: str, identity: Identity, wheelhouse: Wheelhouse) -> None:
+    installed = wheelhouse.install(identity, by, wheelhouse.wheel("sandboxd"))
+    env = installed.environment(**plant(identity))
+    env["PATH"] = f".venv/bin:{identity.workspace}/.venv/bin:{identity.workspace}/node_modules/.bin:{env['PATH']}"
+    for words in ("run -- true", "status", "check", "explain path .", "trust --list", "service status", "logs",
+                  "restart", "run -- true", "stop"):  # fmt: skip
+        done = identity.run([str(installed.program), *words.split()], env=env)
+        assert done.returncode == 0 or words in ("service status", "check"), done
+    assert [*identity.workspace.glob("RAN-*")] == []
+    identity.run([f"{identity.workspace}/.venv/bin/env", "python3", "-c", ""], env=env, check=True)  # the twin
+    ran = {path.name for path in identity.workspace.glob("RAN-*")}
+    assert {"RAN-env", "RAN-python3", "RAN-sitecustomize.py"} <= ran
+
+
+def test_the_site_of_a_user_is_refused(identity: Identity, wheelhouse: Wheelhouse) -> None:
+    """Commands may write there."""
+    words = ("install", "--user", "--break-system-packages", str(wheelhouse.wheel("sandboxd")))
+    done = wheelhouse.installer(identity, "pip", *words)
+    assert done.returncode == 0, done
+    program = identity.home / ".local/bin/sandboxd"
+    refused = identity.run([str(program), "--version"], env=wheelhouse.environment(identity))
+    assert refused.returncode == 125 and "user site" in refused.stderr, refused

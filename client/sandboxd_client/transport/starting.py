@@ -176,14 +176,13 @@ def daemon_command(path: str) -> list[str]:
             path,
             f"sandboxd is not running (nothing answers at {path}), and the one in {sys.prefix} is not started: "
             f"commands could write {opened}",
-            "install it outside all projects with: uv tool install sandboxd",
+            "install it outside all projects with: ./dev install, in a checkout of sandboxd",
         )
     why = f"; {found.refused} is not used, since a command could have written it: {found.why}" if found.refused else ""
     raise DaemonNotRunning(
         path,
         f"sandboxd is not running (nothing answers at {path}) and is not installed here{why}",
-        "start it with: sandboxd serve; or install it for all projects with: uv tool install sandboxd, "
-        "or beside this program with: pip install sandboxd",
+        "start it with: sandboxd serve; or install it with: ./dev install, in a checkout of sandboxd",
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Help, parse, visible
 from sandboxd.cli.daemon_client import client, no_words, print_json, show_help
+from sandboxd.cli.output import coloured
 from sandboxd_client.wire.messages.check import CheckResult
 
 HELP = Help(
@@ -39,6 +40,7 @@ def _print(result: CheckResult) -> None:
     width = max((len(step.name) for step in result.steps), default=0)
     for step in result.steps:
         mark = "ok    " if step.ok else "advice" if step.code.startswith(ADVICE) else "FAILED"
+        mark = coloured(mark, {"FAILED": "red", "advice": "yellow"}.get(mark, "green"))
         sys.stdout.write(f"{mark}  {step.name:<{width}}  {visible(step.detail, 2000)}\n")
         if not step.ok and step.remedy:
             sys.stdout.write(f"{'':8}{'':<{width}}  remedy: {visible(step.remedy, 2000)}\n")

@@ -82,7 +82,7 @@ def _go_on_isolated(arguments: Sequence[str]) -> None:
         raise SandboxdError(
             "not_isolated",
             "the daemon would be imported from the current directory or from PYTHONPATH, where commands may write",
-            "install it, for example with: uv tool install sandboxd, or in a virtual environment: pip install sandboxd",
+            "install it with: ./dev install, in a checkout of sandboxd",
         )
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, "-I", "-m", "sandboxd", "serve", *arguments], environment)

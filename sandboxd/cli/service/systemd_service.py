@@ -128,7 +128,7 @@ def _refuse_temporary_program(service: Service) -> None:
         raise SandboxdError(
             "program_fleeting",
             f"cannot install a service for a program in a temporary directory: {sys.prefix}",
-            "install sandboxd first: uv tool install sandboxd, or: pipx install sandboxd",
+            "install sandboxd first: ./dev install, in a checkout of sandboxd",
         )
     # As in the service: without variables of this shell that Python may need.
     try:

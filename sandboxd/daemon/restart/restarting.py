@@ -74,7 +74,7 @@ class DaemonProgram:
         if opened := programs.opened_place((interpreter, os.path.realpath(interpreter), prefix)):
             raise _failed(
                 f"commands could write {opened}, and {interpreter} is there",
-                "restart from an installation outside all projects, made with: uv tool install sandboxd",
+                "restart from one outside all projects, made with: ./dev install, in a checkout of sandboxd",
             )
         serve = self.arguments.index("serve") if "serve" in self.arguments else len(self.arguments)
         return replace(self, path=interpreter, arguments=("-I", "-m", "sandboxd", *self.arguments[serve:]))
