@@ -16,6 +16,7 @@ import pytest
 
 from support.terminal import Terminal
 from support.users import CHECKOUT, Identity
+from support.walkthrough import as_person
 
 TOOLS = ("sh", "dirname", "readlink", "id", "find", "cat", "cksum", "tr", "mktemp", "rm", "mkdir", "env", "flock", "cp",
          "true", "chmod", "sleep", "sed", "tail")  # fmt: skip
@@ -139,18 +140,13 @@ def test_install_brings_pipx_where_no_installer_is(complete: Checkout) -> None:
 
 
 def test_on_a_terminal_the_progress_is_shown(complete: Checkout) -> None:
-    argv = [*_as(complete.identity), str(complete.root / "dev"), "run", "status"]
+    argv = [*as_person(complete.identity), str(complete.root / "dev"), "run", "status"]
     (complete.stubs / "python3").write_text(PYTHON.replace("sleep 0.3", "echo Collecting pydantic; sleep 0.3"))
     with Terminal(argv, env=complete.environment()) as terminal:
         assert terminal.wait() == 0
     assert "Collecting pydantic" in terminal.text and terminal.text.endswith("sandboxd status\r\n")
     quiet = complete.dev("run", "status")
     assert "Collecting" not in quiet.stderr
-
-
-def _as(identity: Identity) -> list[str]:
-    words = ["setpriv", f"--reuid={identity.uid}", f"--regid={identity.gid}", "--clear-groups"]
-    return [] if identity.is_me else [shutil.which(words[0]) or words[0], *words[1:]]
 
 
 def test_two_at_once_set_up_once(complete: Checkout) -> None:

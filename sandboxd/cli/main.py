@@ -78,6 +78,8 @@ def _execute(arguments: Sequence[str]) -> int:
     if not arguments:
         return _introduce()
     name = arguments[0]
+    if name == "help" and arguments[1:2] and arguments[1] in modules:
+        arguments, name = (arguments[1], "--help"), arguments[1]
     if name in ("--help", "-h", "help"):
         sys.stdout.write(_help())
         return 0

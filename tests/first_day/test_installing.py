@@ -8,7 +8,8 @@ from subprocess import PIPE
 import pytest
 
 from support.installations import INSTALLERS, Installation, Wheelhouse
-from support.users import Identity, identity_names
+from support.users import CHECKOUT, Identity, identity_names
+from support.walkthrough import Walkthrough, as_person, sections
 
 FROM_CLIENT = "from sandboxd_client import Client\nwith Client() as box: print(box.run('echo hello').returncode)"
 WHICH_CLIENT = "import sandboxd_client; print(sandboxd_client.__file__)"
@@ -35,6 +36,23 @@ def test_a_wheel_is_installed_and_runs_a_command(by: str, identity: Identity, wh
 @pytest.mark.parametrize("by", INSTALLERS)
 def test_a_checkout_is_installed_and_runs_a_command(by: str, identity: Identity, wheelhouse: Wheelhouse) -> None:
     works(wheelhouse.install(identity, by, wheelhouse.checkout))
+
+
+def test_the_lines_of_the_readme_do_what_they_say(identity: Identity, wheelhouse: Wheelhouse) -> None:
+    installed = wheelhouse.install(identity, "pipx", wheelhouse.wheel("sandboxd"))
+    assert (identity.home / ".local/share/man/man1/sandboxd.1").exists()
+    blocks = [block for section in sections((CHECKOUT / "README.md").read_text()) for block in section.blocks()]
+    argv = as_person(identity)
+    shell = Walkthrough(argv, installed.environment(), identity.workspace, {})
+    try:
+        for block in (text for language, text, _ in blocks if language == "console"):
+            assert shell.played(block) == block
+    finally:
+        shell.close()
+    (example,) = (text for language, text, _ in blocks if language == "python")
+    done = installed.imports(example)
+    assert done.returncode == 0 and done.stdout.startswith("0 hello\n1 touch: "), done
+    assert installed.run("stop").returncode == 0
 
 
 @pytest.mark.parametrize("removed", ["sandboxd", "sandboxd-client"])

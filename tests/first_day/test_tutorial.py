@@ -13,7 +13,7 @@ import pytest
 
 from support.installations import Installation, Wheelhouse
 from support.users import CHECKOUT, Identity
-from support.walkthrough import Section, Walkthrough, sections
+from support.walkthrough import Section, Walkthrough, as_person, sections
 
 PAGE = CHECKOUT / "docs" / "tutorial.md"
 SECTIONS = {section.title: section for section in sections(PAGE.read_text())}
@@ -42,9 +42,7 @@ def played(section: Section, installed: Installation) -> list[tuple[str, str]]:
     project = person.home / "shop"
     project.mkdir()
     person.own(project)
-    through = with_an_etc_of_its_own(person) if section.title == OF_ROOT else []
-    if not person.is_me:
-        through += ["setpriv", f"--reuid={person.uid}", f"--regid={person.gid}", "--clear-groups"]
+    through = [*(with_an_etc_of_its_own(person) if section.title == OF_ROOT else []), *as_person(person)]
     shown = {str(person.runtime): "/run/user/1000", str(person.home): "/home/ada"}
     env = installed.environment()
     env["PATH"] = f"{installed.python.parent}:{env['PATH']}"  # the environment of an agent, activated

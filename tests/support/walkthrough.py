@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.terminal import Terminal
+from support.users import Identity
 
 PROMPT = "<<$?>>"
 _READY = r"<<(\d+)>>"
@@ -52,6 +53,13 @@ def sections(page: str) -> list[Section]:
     return [Section(head[1], page[head.end() : end]) for head, end in zip(heads, ends, strict=True)]
 
 
+def as_person(person: Identity) -> list[str]:
+    """What starts a program on a terminal as this person."""
+    if person.is_me:
+        return []
+    return ["/usr/bin/setpriv", f"--reuid={person.uid}", f"--regid={person.gid}", "--clear-groups"]
+
+
 class Walkthrough:
     """Shell on a terminal, for one person. `shown` are texts that the page has in the place of those of this run."""
 
@@ -67,7 +75,7 @@ class Walkthrough:
         """Yields each block of a terminal, as it stands and as it was played."""
         for language, text, name in section.blocks():
             if language == "console":
-                yield text, self._played(text)
+                yield text, self.played(text)
             else:
                 self._run(f"mkdir -p {shlex.quote(str(Path(name).parent))} && cat >{name} <<'END'\n{text}END")
 
@@ -81,7 +89,8 @@ class Walkthrough:
             text = re.sub(pattern, other, text)
         return text
 
-    def _played(self, block: str) -> str:
+    def played(self, block: str) -> str:
+        """Types the commands of a block, and returns it with what they print."""
         commands = [found[1].replace("\n> ", "\n") for found in _STEP.finditer(block)]
         return "".join("$ " + command.replace("\n", "\n> ") + f"\n{self._run(command)}" for command in commands)
 

@@ -115,6 +115,11 @@ def test_the_version(cli: CommandLine, option: str) -> None:
     assert cli.run(option).stdout == f"sandboxd {__version__}\n"
 
 
+def test_help_of_a_command_by_two_ways(cli: CommandLine) -> None:
+    assert cli.run("help", "run").stdout == cli.run("run", "--help").stdout != ""
+    assert cli.run("help").stdout == cli.run("--help").stdout
+
+
 def test_alone_it_shows_the_state_and_where_to_begin(cli: CommandLine) -> None:
     done = cli.run()
     assert done.returncode == 0 and done.stdout.startswith(("running:", "not running"))
