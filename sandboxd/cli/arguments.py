@@ -19,6 +19,10 @@ class UsageError(Exception):
         self.hint = hint
 
 
+class HelpAsked(Exception):
+    """A request for the text of `--help`, the only argument."""
+
+
 class Option:
     """`--name`, or with `value` (its word in help) `--name VALUE`, `--name=VALUE`.
 
@@ -152,7 +156,15 @@ class Help:
         done = f"0 done, 1 {negative}" if negative else "0 done"
         self.statuses = statuses or f"{done}, 2 a wrong command line, 125 an error"
 
+    def read(self, arguments: Sequence[str]) -> Parsed:
+        """Return the parsed command line. Raises UsageError, and HelpAsked for `--help`."""
+        parsed = parse(arguments, self.options, runs="COMMAND" in self.words)
+        if "help" in parsed:
+            raise HelpAsked(self.text())
+        return parsed
+
     def text(self) -> str:
+        """Return the text of `--help`."""
         lines = [f"usage: sandboxd {self.usage}", "", self.summary, ""]
         rows = [(f"{option.name} {option.value}".strip(), option.text) for option in self.options]
         width = max(len(left) for left, _ in rows)

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from sandboxd.cli.arguments import JSON, Help, Option, Parsed, UsageError, parse, visible
-from sandboxd.cli.daemon_client import json_text, no_words, print_json, show_help
+from sandboxd.cli.arguments import JSON, Help, Option, Parsed, UsageError, visible
+from sandboxd.cli.daemon_client import json_text, no_words, print_json
 from sandboxd.cli.output import fail, note
 from sandboxd.daemon.audit.audit_chain import default_path, records, verify
 from sandboxd_client import Client, SandboxdError
@@ -58,16 +58,12 @@ def main(arguments: Sequence[str]) -> int:
     actions: dict[str, Callable[[Sequence[str]], int]] = {"show": _show, "verify": _verify}
     if arguments and arguments[0] in actions:
         return actions[arguments[0]](arguments[1:])
-    parsed = parse(arguments, SHOW)
-    if show_help(parsed, HELP):
-        return 0
+    HELP.read(arguments)
     raise UsageError("audit takes one of: show, verify", "to verify the log: sandboxd audit verify")
 
 
 def _show(arguments: Sequence[str]) -> int:
-    parsed = parse(arguments, SHOW)
-    if show_help(parsed, _SHOW_HELP):
-        return 0
+    parsed = _SHOW_HELP.read(arguments)
     no_words(parsed)
     since = _time(parsed.get("since")) if "since" in parsed else None
     for record in records(_files(_path(parsed))):
@@ -83,9 +79,7 @@ def _show(arguments: Sequence[str]) -> int:
 
 
 def _verify(arguments: Sequence[str]) -> int:
-    parsed = parse(arguments, VERIFY)
-    if show_help(parsed, _VERIFY_HELP):
-        return 0
+    parsed = _VERIFY_HELP.read(arguments)
     no_words(parsed)
     path = _path(parsed)
     found = verify(_files(path), _head(path))

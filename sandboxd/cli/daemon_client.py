@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from sandboxd.cli.arguments import Help, Parsed, UsageError, visible
+from sandboxd.cli.arguments import Parsed, UsageError, visible
 from sandboxd.cli.output import coloured
 from sandboxd_client import Client
 from sandboxd_client.wire.messages.decisions import ReasonRecord
@@ -16,14 +16,6 @@ from sandboxd_client.wire.params import encode
 
 def client(parsed: Parsed) -> Client:
     return Client(autostart="no_autostart" not in parsed)
-
-
-def show_help(parsed: Parsed, help: Help) -> bool:
-    """Print the help if it was asked for, and return whether it was."""
-    if "help" in parsed:
-        sys.stdout.write(help.text())
-        return True
-    return False
 
 
 def no_words(parsed: Parsed) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import CWD, JSON, NO_AUTOSTART, SESSION, Help, Option, Parsed, parse
-from sandboxd.cli.daemon_client import client, no_words, print_json, show_help
+from sandboxd.cli.arguments import CWD, JSON, NO_AUTOSTART, SESSION, Help, Option, Parsed
+from sandboxd.cli.daemon_client import client, no_words, print_json
 
 OPTIONS = (
     Option("--exception", "name a command that cannot work inside, and why", value="NAME[=WHY]", many=True),
@@ -25,9 +25,7 @@ HELP = Help(
 
 
 def main(arguments: Sequence[str]) -> int:
-    parsed = parse(arguments, OPTIONS)
-    if show_help(parsed, HELP):
-        return 0
+    parsed = HELP.read(arguments)
     no_words(parsed)
     with client(parsed) as box:
         result = box.policy_describe(

@@ -15,11 +15,10 @@ from sandboxd.cli.arguments import (
     Option,
     Parsed,
     UsageError,
-    parse,
     suggestion,
     visible,
 )
-from sandboxd.cli.daemon_client import client, print_json, print_rows, reason_rows, show_help
+from sandboxd.cli.daemon_client import client, print_json, print_rows, reason_rows
 from sandboxd.cli.output import coloured
 from sandboxd_client.wire.messages.policy import ExplainKind, ExplainResult
 
@@ -43,9 +42,7 @@ _VERDICTS = {"allow": "allowed", "ask": "asks first", "deny": "denied"}
 
 
 def main(arguments: Sequence[str]) -> int:
-    parsed = parse(arguments, OPTIONS)
-    if show_help(parsed, HELP):
-        return 0
+    parsed = HELP.read(arguments)
     kind, target = _question(parsed)
     with client(parsed) as box:
         result = box.policy_explain(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from sandboxd.cli.arguments import UsageError, suggestion, visible
+from sandboxd.cli.arguments import HelpAsked, UsageError, suggestion, visible
 from sandboxd.cli.output import USAGE, fail
 from sandboxd_client.errors import SandboxdError
 
@@ -62,6 +62,9 @@ def execute(arguments: Sequence[str]) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
         return status
+    except HelpAsked as asked:
+        sys.stdout.write(str(asked))
+        return 0
     except UsageError as error:
         return fail(error.message, error.hint, USAGE)
     except SandboxdError as error:

@@ -17,8 +17,8 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from sandboxd.cli.arguments import NO_AUTOSTART, Help, UsageError, parse, visible
-from sandboxd.cli.daemon_client import client, no_words, show_help
+from sandboxd.cli.arguments import NO_AUTOSTART, Help, UsageError, visible
+from sandboxd.cli.daemon_client import client, no_words
 from sandboxd_client import Client, RpcError, SandboxdError
 from sandboxd_client.wire.messages.prompts import Answer, PermissionRequest, PermissionResolved, Scope, SuggestionRecord
 
@@ -51,9 +51,7 @@ _TICK_S: Final = 0.2
 
 
 def main(arguments: Sequence[str]) -> int:
-    parsed = parse(arguments, HELP.options)
-    if show_help(parsed, HELP):
-        return 0
+    parsed = HELP.read(arguments)
     no_words(parsed)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("prompts needs a terminal", "programs answer with permission.subscribe over the socket")

@@ -6,8 +6,8 @@ import datetime
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Help, Option, parse, visible
-from sandboxd.cli.daemon_client import client, json_text, no_words, print_json, show_help
+from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Help, Option, visible
+from sandboxd.cli.daemon_client import client, json_text, no_words, print_json
 from sandboxd.cli.output import note, quoted, warn
 from sandboxd_client import Client
 from sandboxd_client.wire.messages.violations import ViolationHappened, ViolationListResult, ViolationRecord
@@ -26,9 +26,7 @@ HELP = Help(
 
 
 def main(arguments: Sequence[str]) -> int:
-    parsed = parse(arguments, OPTIONS)
-    if show_help(parsed, HELP):
-        return 0
+    parsed = HELP.read(arguments)
     no_words(parsed)
     session = parsed.get("session")
     with client(parsed) as box:

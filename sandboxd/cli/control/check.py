@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Help, parse, visible
-from sandboxd.cli.daemon_client import client, no_words, print_json, show_help
+from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Help, visible
+from sandboxd.cli.daemon_client import client, no_words, print_json
 from sandboxd.cli.output import coloured
 from sandboxd_client.wire.messages.check import CheckResult
 
@@ -23,9 +23,7 @@ ADVICE = "advice_"
 
 
 def main(arguments: Sequence[str]) -> int:
-    parsed = parse(arguments, HELP.options)
-    if show_help(parsed, HELP):
-        return 0
+    parsed = HELP.read(arguments)
     no_words(parsed)
     with client(parsed) as box:
         result = box.check()

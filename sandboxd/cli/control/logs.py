@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from sandboxd.cli.arguments import Help, Option, parse, visible
-from sandboxd.cli.daemon_client import no_words, show_help
+from sandboxd.cli.arguments import Help, Option, visible
+from sandboxd.cli.daemon_client import no_words
 from sandboxd.cli.output import fail
 from sandboxd_client import programs
 from sandboxd_client.transport.activation import daemon_pid
@@ -35,9 +35,7 @@ _FIRST = ("timestamp", "level", "event")
 
 
 def main(arguments: Sequence[str]) -> int:
-    parsed = parse(arguments, HELP.options)
-    if show_help(parsed, HELP):
-        return 0
+    parsed = HELP.read(arguments)
     no_words(parsed)
     path, follows = _log_file(), "f" in parsed or "follow" in parsed
     if _is_in_the_journal(path):

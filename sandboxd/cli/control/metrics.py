@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import Help, parse
-from sandboxd.cli.daemon_client import no_words, show_help
+from sandboxd.cli.arguments import Help
+from sandboxd.cli.daemon_client import no_words
 from sandboxd.cli.output import fail
 from sandboxd_client import Client, DaemonNotRunning
 
@@ -21,9 +21,7 @@ HELP = Help(
 
 
 def main(arguments: Sequence[str]) -> int:
-    parsed = parse(arguments, ())
-    if show_help(parsed, HELP):
-        return 0
+    parsed = HELP.read(arguments)
     no_words(parsed)
     with Client(autostart=False) as box:
         try:

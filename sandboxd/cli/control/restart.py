@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import Help, parse
+from sandboxd.cli.arguments import Help
 from sandboxd.cli.control.status import warn_of_another_program
-from sandboxd.cli.daemon_client import no_words, show_help
+from sandboxd.cli.daemon_client import no_words
 from sandboxd_client import Client, DaemonNotRunning, RpcError
 from sandboxd_client.transport.connection import usable_path
 from sandboxd_client.transport.starting import stop_daemon
@@ -23,9 +23,7 @@ HELP = Help(
 
 
 def main(arguments: Sequence[str]) -> int:
-    parsed = parse(arguments, ())
-    if show_help(parsed, HELP):
-        return 0
+    parsed = HELP.read(arguments)
     no_words(parsed)
     status = restart(usable_path())
     warn_of_another_program(status)

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sandboxd.cli.arguments import Help, Option, UsageError, parse, visible
-from sandboxd.cli.daemon_client import no_words, show_help
+from sandboxd.cli.arguments import Help, Option, UsageError, visible
+from sandboxd.cli.daemon_client import no_words
 from sandboxd_client import programs
 from sandboxd_client.errors import SandboxdError
 from sandboxd_client.running.commands import absolute
@@ -55,9 +55,7 @@ class ServeOptions:
 def main(arguments: Sequence[str]) -> int:
     if "--help" not in arguments:
         _go_on_isolated(arguments)
-    parsed = parse(arguments, OPTIONS)
-    if show_help(parsed, HELP):
-        return 0
+    parsed = HELP.read(arguments)
     no_words(parsed)
     options = ServeOptions(
         socket=usable_path(absolute(parsed.get("socket"))) if "socket" in parsed else None,

@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 
 from sandboxd import PACKAGE, __version__
-from sandboxd.cli.arguments import JSON, Help, parse
-from sandboxd.cli.daemon_client import no_words, print_json, print_rows, show_help
+from sandboxd.cli.arguments import JSON, Help
+from sandboxd.cli.daemon_client import no_words, print_json, print_rows
 from sandboxd.cli.output import warn
 from sandboxd_client import Client, DaemonNotRunning
 from sandboxd_client.transport.activation import only_a_connection_is_missing
@@ -28,9 +28,7 @@ SESSIONS_SHOWN = 10
 
 
 def main(arguments: Sequence[str]) -> int:
-    parsed = parse(arguments, HELP.options)
-    if show_help(parsed, HELP):
-        return 0
+    parsed = HELP.read(arguments)
     no_words(parsed)
     with Client(autostart=False) as box:
         waiting = only_a_connection_is_missing(box.socket)

@@ -8,8 +8,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import Help, parse
-from sandboxd.cli.daemon_client import no_words, show_help
+from sandboxd.cli.arguments import Help
+from sandboxd.cli.daemon_client import no_words
 from sandboxd_client import DaemonNotRunning
 from sandboxd_client.transport.activation import is_listening, only_a_connection_is_missing
 from sandboxd_client.transport.connection import usable_path
@@ -19,9 +19,7 @@ HELP = Help("stop", "End the daemon and everything it runs.", (), ("stop",))
 
 
 def main(arguments: Sequence[str]) -> int:
-    parsed = parse(arguments, ())
-    if show_help(parsed, HELP):
-        return 0
+    parsed = HELP.read(arguments)
     no_words(parsed)
     path = usable_path()
     if only_a_connection_is_missing(path):  # a connection from here would start the daemon

@@ -8,7 +8,7 @@ import os
 import sys
 
 from sandboxd.cli import output
-from sandboxd.cli.arguments import NO_AUTOSTART, Help, Option, Parsed, UsageError, parse, visible
+from sandboxd.cli.arguments import NO_AUTOSTART, Help, Option, Parsed, UsageError, visible
 from sandboxd.cli.execution.foreground import DEFAULT_GRACE_S, run_in_foreground, signal_mask
 from sandboxd_client.errors import DaemonNotRunning, InvalidCommand, SandboxdError
 from sandboxd_client.running.commands import absolute, check_command, sendable
@@ -75,10 +75,7 @@ _WRAPS_TRIED = 3
 
 
 def main(arguments: Sequence[str]) -> int:
-    parsed = parse(arguments, OPTIONS, runs=True)
-    if "help" in parsed:
-        sys.stdout.write(HELP.text())
-        return 0
+    parsed = HELP.read(arguments)
     _fill_standard_descriptors()
     try:
         text, argv = _command(parsed)

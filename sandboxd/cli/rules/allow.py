@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Help, Option, UsageError, parse, suggestion, visible
-from sandboxd.cli.daemon_client import client, show_help
+from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Help, Option, UsageError, suggestion, visible
+from sandboxd.cli.daemon_client import client
 from sandboxd.cli.output import warn
 from sandboxd.cli.rules.local_settings import PROJECT, YES, announce, confirmed, is_pattern, rule_path
 from sandboxd_client import Change, Client, SandboxdError
@@ -55,9 +55,7 @@ def change_rule(verb: str, arguments: Sequence[str], help: Help) -> int:
 
     The opposite rule of the same words is removed from local settings. Rules of other files stay; a stronger one is
     reported."""
-    parsed = parse(arguments, help.options)
-    if show_help(parsed, help):
-        return 0
+    parsed = help.read(arguments)
     kind, *rest = [*parsed.words, *(parsed.command or ())] or [""]
     if kind not in help.words:
         message = f"cannot {verb} {visible(kind)}" if kind else f"{verb} needs a kind"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import CWD, JSON, NO_AUTOSTART, Help, parse
-from sandboxd.cli.daemon_client import client, no_words, show_help
+from sandboxd.cli.arguments import CWD, JSON, NO_AUTOSTART, Help
+from sandboxd.cli.daemon_client import client, no_words
 from sandboxd.cli.rules.local_settings import YES, announce, confirmed
 from sandboxd_client import Change
 
@@ -26,9 +26,7 @@ def disable(arguments: Sequence[str]) -> int:
 def switch(on: bool, arguments: Sequence[str]) -> int:
     """Set `sandbox.enabled`. Refused with the reason where managed settings lock it."""
     help, word = (HELP, "on") if on else (DISABLE_HELP, "off")
-    parsed = parse(arguments, help.options)
-    if show_help(parsed, help):
-        return 0
+    parsed = help.read(arguments)
     no_words(parsed)
     with client(parsed) as box:
         change, cwd = Change("set", "sandbox.enabled", on), parsed.get("cwd")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import CWD, JSON, NO_AUTOSTART, Help, UsageError, parse, suggestion, visible
-from sandboxd.cli.daemon_client import client, print_json, show_help
+from sandboxd.cli.arguments import CWD, JSON, NO_AUTOSTART, Help, UsageError, suggestion, visible
+from sandboxd.cli.daemon_client import client, print_json
 from sandboxd.cli.rules.local_settings import PROJECT, YES, announce, confirmed
 from sandboxd_client.wire.messages.settings import SettingValue
 
@@ -21,9 +21,7 @@ KEY = "sandbox.excludedCommands"
 
 
 def main(arguments: Sequence[str]) -> int:
-    parsed = parse(arguments, OPTIONS)
-    if show_help(parsed, HELP):
-        return 0
+    parsed = HELP.read(arguments)
     action, *rest = [*parsed.words, *(parsed.command or ())] or [""]
     if action not in _ACTIONS:
         message = f"unknown exclude command {visible(action)}" if action else "exclude needs a command"

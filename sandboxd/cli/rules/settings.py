@@ -14,11 +14,10 @@ from sandboxd.cli.arguments import (
     Option,
     Parsed,
     UsageError,
-    parse,
     suggestion,
     visible,
 )
-from sandboxd.cli.daemon_client import as_text, client, print_json, show_help
+from sandboxd.cli.daemon_client import as_text, client, print_json
 from sandboxd.cli.output import USAGE, fail
 from sandboxd.cli.rules import settings_files
 from sandboxd.cli.rules.local_settings import YES, announce, confirmed, parse_value
@@ -53,9 +52,7 @@ HELP = Help(
 
 
 def main(arguments: Sequence[str]) -> int:
-    parsed = parse(arguments, OPTIONS)
-    if show_help(parsed, HELP):
-        return 0
+    parsed = HELP.read(arguments)
     action, *words = [*parsed.words, *(parsed.command or ())] or [""]
     if action not in _ACTIONS:
         message = f"unknown settings command {visible(action)}" if action else "settings needs a command"

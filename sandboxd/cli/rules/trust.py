@@ -7,8 +7,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Help, Option, Parsed, UsageError, parse, visible
-from sandboxd.cli.daemon_client import as_text, client, print_json, show_help
+from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Help, Option, Parsed, UsageError, visible
+from sandboxd.cli.daemon_client import as_text, client, print_json
 from sandboxd_client import Client, SandboxdError
 from sandboxd_client.wire.messages.settings import SettingsTrustResult, TrustFile
 
@@ -30,9 +30,7 @@ _WHOLE = 1 << 30
 
 
 def main(arguments: Sequence[str]) -> int:
-    parsed = parse(arguments, OPTIONS)
-    if show_help(parsed, HELP):
-        return 0
+    parsed = HELP.read(arguments)
     words = [*parsed.words, *(parsed.command or ())]
     if len(words) > 1:
         raise UsageError(f"unexpected word {visible(words[1], 60)}", f"usage: sandboxd {SYNTAX}")

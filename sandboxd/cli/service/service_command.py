@@ -6,8 +6,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import Help, Option, UsageError, parse
-from sandboxd.cli.daemon_client import show_help
+from sandboxd.cli.arguments import Help, Option, UsageError
 from sandboxd.cli.output import fail
 from sandboxd_client.errors import DaemonNotRunning
 from sandboxd_client.transport.activation import only_a_connection_is_missing
@@ -27,9 +26,7 @@ HELP = Help(
 
 
 def main(arguments: Sequence[str]) -> int:
-    parsed = parse(arguments, (NOW,))
-    if show_help(parsed, HELP):
-        return 0
+    parsed = HELP.read(arguments)
     if len(parsed.words) != 1 or parsed.words[0] not in ACTIONS:
         raise UsageError("the action is missing or unknown", f"name one of: {', '.join(ACTIONS)}")
     (action,) = parsed.words

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import Help, UsageError, parse, suggestion, visible
-from sandboxd.cli.daemon_client import show_help
+from sandboxd.cli.arguments import Help, UsageError, suggestion, visible
 from sandboxd.cli.shells.scripts import SCRIPTS
 
 HELP = Help(
@@ -23,9 +22,7 @@ HELP = Help(
 
 
 def main(arguments: Sequence[str]) -> int:
-    parsed = parse(arguments, HELP.options)
-    if show_help(parsed, HELP):
-        return 0
+    parsed = HELP.read(arguments)
     shell, *rest = [*parsed.words, *(parsed.command or ())] or [""]
     if shell not in SCRIPTS:
         message = f"there are no completions for {visible(shell, 60)}" if shell else "completion needs a shell"
