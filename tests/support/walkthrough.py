@@ -28,6 +28,7 @@ _ANY: tuple[tuple[str, str], ...] = (
     (r"\b\d\d:\d\d:\d\d\b", "12:00:00"),
     (r"\b20\d\d-\d\d-\d\d\b", "2026-11-30"),
     (r"\b\d+ ms\b", "12 ms"),
+    (r"\bpython3\.\d+", "python3.11"),
     (r"\bseal [0-9a-f]+", "seal 9f…"),
     (r"\b[cs]-[0-9a-f]{6,}\b", "s-1a2b3c"),
 )
