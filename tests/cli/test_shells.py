@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -35,6 +36,18 @@ def test_the_files_are_made_from_the_tables(name: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     assert path.read_text() == text, "renew them: ./dev golden"
+
+
+def test_the_example_of_each_help_is_a_right_command_line() -> None:
+    for name, _, help in described_commands():
+        assert help.examples, name
+        for example in help.examples:
+            called, *words = shlex.split(example.partition(">")[0])
+            parsed = help.read(words)
+            assert called == name
+            first = [*parsed.words, *(parsed.command or ())][:1]
+            choices = [word for word in help.words if word.islower()]
+            assert not choices or first[0] in choices, example
 
 
 def bash(line: str, cwd: Path) -> set[str]:

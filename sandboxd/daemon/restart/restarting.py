@@ -66,12 +66,14 @@ class DaemonProgram:
         """Return the program of another installation.
 
         Raises HostError `restart_failed` where commands could write it."""
-        if interpreter in ("", self.path):
+        if not interpreter:
             return self
         if not os.path.isabs(interpreter) or "\0" in interpreter:
             raise _failed("its interpreter is not an absolute path")
-        prefix = os.path.dirname(os.path.dirname(interpreter))
-        if opened := programs.opened_place((interpreter, os.path.realpath(interpreter), prefix)):
+        directory, real = os.path.dirname(interpreter), os.path.realpath(interpreter)
+        if directory == os.path.dirname(self.path) and real == os.path.realpath(self.path):
+            return self
+        if opened := programs.opened_place((interpreter, real, os.path.dirname(directory))):
             raise _failed(
                 f"commands could write {opened}, and {interpreter} is there",
                 "restart from one outside all projects, made with: ./dev install, in a checkout of sandboxd",

@@ -79,3 +79,13 @@ async def test_a_program_that_commands_could_write_is_not_tried(
             await restarting.prepared(interpreter)
     assert not (tmp_path / "project/.venv/started").exists() and restarting.chosen is own
     assert await restarting.prepared(installation(tmp_path / "elsewhere", f"echo '{said}'"))
+
+
+async def test_another_name_of_the_own_interpreter_is_the_own_program(tmp_path: Path) -> None:
+    """As `python` and `python3` of one virtual environment; the same interpreter in another one is not."""
+    for name in ("a/bin/python", "a/bin/python3", "b/bin/python3"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).symlink_to(sys.executable)
+    own = DaemonProgram(str(tmp_path / "a/bin/python"), ("-I", "/a/bin/sandboxd", "serve"), {})
+    assert own.of(str(tmp_path / "a/bin/python3")) is own
+    assert own.of(str(tmp_path / "b/bin/python3")).arguments == ("-I", "-m", "sandboxd", "serve")
