@@ -604,7 +604,7 @@ static _Noreturn void supervise(const struct configuration *given, int report) {
         if (ended) {
             leave(number ? 128 + number : WEXITSTATUS(last_status), number);
         }
-        if (killing && (!news || !(left.tv_sec | left.tv_nsec))) {
+        if (killing && !(left.tv_sec | left.tv_nsec)) { /* no news may be the notifier of a command that ends */
             leave(KILLED, SIGKILL);
         }
     }
