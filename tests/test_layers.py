@@ -23,6 +23,9 @@ APART = ("sandboxd.settings.files",)
 # Each rule carries its origin, so everything that handles a rule may name one.
 _ORIGIN = "sandboxd.settings.origins"
 
+# Facts of the kernel about processes, read in one place.
+_PROCESSES = "sandboxd.processes"
+
 # Each part of a daemon makes its own record for the next daemon.
 _HANDOVER = "sandboxd.handover"
 
@@ -38,6 +41,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sandboxd": (),  # sandboxd/__init__.py: the version, and where the code is
     "sandboxd.errors": (),
     "sandboxd.paths": (),
+    _PROCESSES: (),
     "sandboxd.handover": ("sandboxd.errors",),
     "sandboxd.settings": ("sandboxd.errors",),
     "sandboxd.settings.files": ("sandboxd.errors", "sandboxd.settings"),
@@ -51,14 +55,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sandboxd.proxy": ("sandboxd.errors", _HANDOVER, "sandboxd.policy"),
     "sandboxd.runtime": (
         "sandboxd.errors", "sandboxd.policy", "sandboxd.plan", "sandboxd.backends.base", "sandboxd.proxy", _ORIGIN,
-        _HANDOVER, _PATHS,
+        _HANDOVER, _PATHS, _PROCESSES,
     ),
     "sandboxd.daemon": (
         "sandboxd.__version__", _HANDOVER, _PROGRAMS, _PATHS, "sandboxd.errors", "sandboxd.settings", "sandboxd.policy",
         "sandboxd.host", "sandboxd.backends.base", "sandboxd.proxy.host_addresses", "sandboxd.runtime",
     ),
     "sandboxd.rpc": (
-        "sandboxd.__version__", "sandboxd.PACKAGE", _HANDOVER, "sandboxd.daemon", "sandboxd_client.wire",
+        "sandboxd.__version__", "sandboxd.PACKAGE", _HANDOVER, _PROCESSES, "sandboxd.daemon", "sandboxd_client.wire",
         # The records that requests and answers are made of, and how text from a sandbox is shown.
         "sandboxd.errors", _ORIGIN, "sandboxd.settings.merge", "sandboxd.settings.problems",
         "sandboxd.policy.decision", "sandboxd.policy.violation", "sandboxd.policy.hosts.host_patterns",

@@ -6,8 +6,9 @@ import contextlib
 import os
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, cast
 
 from sandboxd_client.aio_rpc import AsyncRpcMethods, opening
 from sandboxd_client.errors import ConnectionLost, RpcError, SandboxdError, SandboxOffWarning, WrapOutdated
@@ -19,7 +20,7 @@ from sandboxd_client.running.aio_process import (
     complete,
     start,
 )
-from sandboxd_client.running.commands import Path, absolute
+from sandboxd_client.running.commands import Path, absolute, session_around
 from sandboxd_client.running.completed import Completed
 from sandboxd_client.running.launching import (
     LONGEST_ANNOTATED,
@@ -50,7 +51,7 @@ from sandboxd_client.transport.answers import Notification
 from sandboxd_client.transport.connection import DEFAULT_TIMEOUT_S
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.hello import Role
-from sandboxd_client.wire.messages.methods import SESSION_OPEN, Method
+from sandboxd_client.wire.messages.methods import PERMISSION_REQUEST, SESSION_OPEN, SHOULD_SANDBOX, WRAP, Method
 from sandboxd_client.wire.messages.policy import DescribeResult, EffectiveResult, ExplainKind, ExplainResult
 from sandboxd_client.wire.messages.sessions import PermissionMode, SessionOpenParams, SessionOpenResult
 from sandboxd_client.wire.messages.settings import SettingsGetResult
@@ -58,6 +59,8 @@ from sandboxd_client.wire.messages.wrap import OverridesRecord, WrapResult
 
 P = TypeVar("P")
 R = TypeVar("R")
+OF_COMMANDS = (WRAP, SHOULD_SANDBOX, PERMISSION_REQUEST)
+"""Methods about a command, which belongs to the session of $SANDBOXD_SESSION."""
 SESSION_GONE = frozenset(("session_unknown", "session_closed"))
 
 
@@ -70,7 +73,8 @@ class AsyncClient(AsyncRpcMethods):
 
     `socket` is a path (default: see `wire.location`), `timeout` the limit of an answer in seconds. With the `role`
     "agent" every connection keeps only the powers over its own sessions: no settings, no answers to prompts, no
-    sessions of others, and no widening of rules."""
+    sessions of others, and no widening of rules. Otherwise commands without a session run in that of
+    $SANDBOXD_SESSION, if it is set."""
 
     def __init__(
         self,
@@ -81,6 +85,7 @@ class AsyncClient(AsyncRpcMethods):
         role: Role = "full",
     ) -> None:
         self._connector = AsyncConnector(socket, autostart=autostart, timeout=timeout, role=role)
+        self._session = None if role == "agent" else session_around(os.environ)
         self._warned: set[str | None] = set()  # sessions with a SandboxOffWarning
 
     # the connection
@@ -105,7 +110,14 @@ class AsyncClient(AsyncRpcMethods):
 
     async def call(self, method: Method[P, R], params: P) -> R:
         """Send a request. RpcMethods has a method for each."""
+        if self._session is not None and method in OF_COMMANDS and getattr(params, "session_id", "") is None:
+            params = replace(cast(Any, params), session_id=await self._joined(self._session))
         return await self._connector.call(method, params)
+
+    async def _joined(self, session: str) -> str:
+        """Return the session of $SANDBOXD_SESSION, which may be `auto:KEY`."""
+        key = session.removeprefix("auto:")
+        return session if key == session else (await self.session_join(key=key)).session_id
 
     def notifications(self, timeout: float | None = None) -> AsyncIterator[Notification]:
         """Yield the notifications of the subscriptions that were made before.

@@ -11,6 +11,12 @@ from sandboxd_client.errors import InvalidCommand
 from sandboxd_client.running.commands import Path, absolute, check_command, sendable, sendable_search_path
 from sandboxd_client.wire.messages import methods
 from sandboxd_client.wire.messages.check import CheckParams, CheckResult
+from sandboxd_client.wire.messages.commands import (
+    CommandKillParams,
+    CommandKillResult,
+    CommandListParams,
+    CommandListResult,
+)
 from sandboxd_client.wire.messages.decisions import ShouldSandboxParams, ShouldSandboxResult
 from sandboxd_client.wire.messages.hello import HelloParams, HelloResult
 from sandboxd_client.wire.messages.methods import Method
@@ -43,6 +49,8 @@ from sandboxd_client.wire.messages.sessions import (
     PermissionMode,
     SessionCloseParams,
     SessionCloseResult,
+    SessionJoinParams,
+    SessionJoinResult,
     SessionListParams,
     SessionListResult,
     SessionOpenParams,
@@ -152,11 +160,23 @@ class AsyncRpcMethods:
         params = opening(cwd, name, settings, permission_mode, detach=detach)
         return await self.call(methods.SESSION_OPEN, params)
 
+    async def session_join(self, cwd: Path | None = None, *, key: str | None = None) -> SessionJoinResult:
+        """Return the session of this key, or of the agent that has started this process."""
+        return await self.call(methods.SESSION_JOIN, SessionJoinParams(absolute(cwd), key))
+
     async def session_close(self, session_id: str) -> SessionCloseResult:
         return await self.call(methods.SESSION_CLOSE, SessionCloseParams(session_id))
 
     async def session_list(self) -> SessionListResult:
         return await self.call(methods.SESSION_LIST, SessionListParams())
+
+    async def command_list(self, *, session_id: str | None = None) -> CommandListResult:
+        """Return the commands that run."""
+        return await self.call(methods.COMMAND_LIST, CommandListParams(session_id))
+
+    async def command_kill(self, command_id: str, *, grace_s: float | None = None) -> CommandKillResult:
+        """End a running command and everything it has started."""
+        return await self.call(methods.COMMAND_KILL, CommandKillParams(command_id, grace_s))
 
     async def should_sandbox(
         self,

@@ -12,6 +12,12 @@ from sandboxd_client.errors import InvalidCommand
 from sandboxd_client.running.commands import Path, absolute, check_command, sendable, sendable_search_path
 from sandboxd_client.wire.messages import methods
 from sandboxd_client.wire.messages.check import CheckParams, CheckResult
+from sandboxd_client.wire.messages.commands import (
+    CommandKillParams,
+    CommandKillResult,
+    CommandListParams,
+    CommandListResult,
+)
 from sandboxd_client.wire.messages.decisions import ShouldSandboxParams, ShouldSandboxResult
 from sandboxd_client.wire.messages.hello import HelloParams, HelloResult
 from sandboxd_client.wire.messages.methods import Method
@@ -44,6 +50,8 @@ from sandboxd_client.wire.messages.sessions import (
     PermissionMode,
     SessionCloseParams,
     SessionCloseResult,
+    SessionJoinParams,
+    SessionJoinResult,
     SessionListParams,
     SessionListResult,
     SessionOpenParams,
@@ -153,11 +161,23 @@ class RpcMethods:
         params = opening(cwd, name, settings, permission_mode, detach=detach)
         return self.call(methods.SESSION_OPEN, params)
 
+    def session_join(self, cwd: Path | None = None, *, key: str | None = None) -> SessionJoinResult:
+        """Return the session of this key, or of the agent that has started this process."""
+        return self.call(methods.SESSION_JOIN, SessionJoinParams(absolute(cwd), key))
+
     def session_close(self, session_id: str) -> SessionCloseResult:
         return self.call(methods.SESSION_CLOSE, SessionCloseParams(session_id))
 
     def session_list(self) -> SessionListResult:
         return self.call(methods.SESSION_LIST, SessionListParams())
+
+    def command_list(self, *, session_id: str | None = None) -> CommandListResult:
+        """Return the commands that run."""
+        return self.call(methods.COMMAND_LIST, CommandListParams(session_id))
+
+    def command_kill(self, command_id: str, *, grace_s: float | None = None) -> CommandKillResult:
+        """End a running command and everything it has started."""
+        return self.call(methods.COMMAND_KILL, CommandKillParams(command_id, grace_s))
 
     def should_sandbox(
         self,

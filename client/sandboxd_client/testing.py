@@ -277,6 +277,12 @@ class FakeDaemon:
     def _session_open(self, params: Mapping[str, Any]) -> Answer:
         return {"session_id": f"session-{self._next()}", "policy_generation": 1}
 
+    def _session_join(self, params: Mapping[str, Any]) -> Answer:
+        return {"session_id": f"session-of-{params.get('key') or 'agent'}", "opened": False}
+
+    def _command_kill(self, params: Mapping[str, Any]) -> Answer:
+        return {"wrap_id": params["command_id"], "status": 143}
+
     def _should_sandbox(self, params: Mapping[str, Any]) -> Answer:
         reason = {"type": "sandboxed", "text": "commands run in the sandbox"}
         return {"sandboxed": True, "behavior": "allow", "reason": reason}

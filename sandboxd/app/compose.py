@@ -46,6 +46,7 @@ from sandboxd.proxy.fair_share import Turns
 from sandboxd.rpc.call import CallSurroundings, ConnectedClient
 from sandboxd.rpc.connection import ConnectionRecord, RpcConnection
 from sandboxd.rpc.dispatch import Dispatcher, routes
+from sandboxd.rpc.handlers.commands import CommandMethods
 from sandboxd.rpc.handlers.decisions import DecisionMethods
 from sandboxd.rpc.handlers.hello import HelloMethods
 from sandboxd.rpc.handlers.lifecycle import LifecycleMethods
@@ -181,6 +182,7 @@ async def run_daemon(
             StatusMethods(state, observers.metrics),
             LifecycleMethods(stop, restarting, sessions),
             SessionMethods(sessions, policies),
+            CommandMethods(sessions),
             DecisionMethods(queries.policy, sessions, observers.events),
             WrapMethods(
                 sessions,

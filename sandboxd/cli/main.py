@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 # name, module of this package, summary
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("run", "execution.run", "run one command in the sandbox"),
+    ("session", "execution.session", "start, list and end sessions, whose commands share /tmp, localhost and grants"),
+    ("ps", "execution.ps", "list the commands that run, with ports, processor time and memory"),
+    ("kill", "execution.kill", "end running commands"),
     ("status", "control.status", "show the running daemon, its settings, sessions and layers"),
     ("stop", "control.stop", "end the daemon and everything it runs"),
     ("restart", "control.restart", "replace the daemon; running commands go on"),

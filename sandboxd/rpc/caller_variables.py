@@ -14,8 +14,9 @@ import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from sandboxd.processes import start_time
 from sandboxd.rpc.call import MethodCall
-from sandboxd.rpc.peer import Caller, start_time
+from sandboxd.rpc.peer import Caller
 
 MOST = 100
 """Variables that rules may mention. A project may have sent thousands of them."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from sandboxd.errors import CallerError, DaemonError, HostError, InternalError, 
 from sandboxd.policy.display import neutralise
 from sandboxd.proxy.fair_share import Share
 from sandboxd.rpc.call import CallSurroundings, ConnectedClient, GroupHandler, MethodCall, MethodRow, Route
+from sandboxd.rpc.handlers.commands import CommandMethods
 from sandboxd.rpc.handlers.decisions import DecisionMethods
 from sandboxd.rpc.handlers.hello import HelloMethods, gives_powers_up
 from sandboxd.rpc.handlers.lifecycle import LifecycleMethods
@@ -34,7 +36,8 @@ from sandboxd_client.wire import codes
 from sandboxd_client.wire.messages import methods as wire
 from sandboxd_client.wire.params import ParamsError, decode, encode
 
-ASK, RUN, ANSWER, CONTROL = MethodAccess.ASK, MethodAccess.RUN, MethodAccess.ANSWER, MethodAccess.CONTROL
+ASK, RUN, JOIN = MethodAccess.ASK, MethodAccess.RUN, MethodAccess.JOIN
+ANSWER, CONTROL = MethodAccess.ANSWER, MethodAccess.CONTROL
 
 # Class, handler and required access of each method. Parameters and results are those of `wire.messages.methods`.
 _HANDLERS: dict[str, tuple[type[Any], GroupHandler, MethodAccess]] = {
@@ -45,8 +48,11 @@ _HANDLERS: dict[str, tuple[type[Any], GroupHandler, MethodAccess]] = {
     "restart": (LifecycleMethods, LifecycleMethods.restart, CONTROL),
     "shutdown": (LifecycleMethods, LifecycleMethods.shutdown, CONTROL),
     "session.open": (SessionMethods, SessionMethods.open_session, RUN),
+    "session.join": (SessionMethods, SessionMethods.join_session, JOIN),
     "session.close": (SessionMethods, SessionMethods.close_session, RUN),
     "session.list": (SessionMethods, SessionMethods.list_sessions, ASK),
+    "command.list": (CommandMethods, CommandMethods.list_commands, ASK),
+    "command.kill": (CommandMethods, CommandMethods.kill_command, RUN),
     "should_sandbox": (DecisionMethods, DecisionMethods.should_sandbox, ASK),
     "wrap": (WrapMethods, WrapMethods.wrap, RUN),
     "wrap.outcome": (WrapMethods, WrapMethods.outcome, RUN),
@@ -88,8 +94,9 @@ PATIENT = frozenset({"permission.request", "wrap.outcome", "violation.annotate",
 """Methods that may take long or change nothing: the next daemon can repeat their calls."""
 
 FRESH = frozenset(
-    {"status", "session.open", "should_sandbox", "wrap", "permission.request", "settings.get", "settings.update",
-     "settings.exclude_command", "settings.locked", "policy.explain", "policy.effective", "policy.describe"}
+    {"status", "session.open", "session.join", "should_sandbox", "wrap", "permission.request", "settings.get",
+     "settings.update", "settings.exclude_command", "settings.locked", "policy.explain", "policy.effective",
+     "policy.describe"}
 )  # fmt: skip
 """Methods whose answers depend on settings: changed files are read first."""
 
@@ -166,8 +173,7 @@ class Dispatcher:
                 if route.access is CONTROL:
                     self._log.info("control", method=name, peer=context.caller.pid)
                     self._controlled(Controlled(name, context.caller.pid))
-                record = decode(route.params, params)
-                _check_session(context, record)
+                record = _in_session(context, decode(route.params, params))
                 work = self._work(name, route, context, record)
                 return success(encode(await (heavy(work) if name in HEAVY else work)))
             except ParamsError as error:
@@ -197,17 +203,21 @@ class Dispatcher:
         return failure(codes.INTERNAL_ERROR, message, {"slug": slug, "hint": hint, "incident": incident})
 
 
-def _check_session(call: MethodCall, record: object) -> None:
-    """Check the owner of a session. Raises CallerError `not_permitted`.
+def _in_session(call: MethodCall, record: Any) -> Any:
+    """Return the parameters with the id of a session in place of its name.
 
-    Only for a restricted connection."""
+    Raises CallerError `not_permitted` for a restricted connection that has not opened it."""
     session_id = getattr(record, "session_id", None)
-    if session_id is not None and not call.owns(session_id):
+    if session_id is None:
+        return record
+    if not call.owns(session_id):
         raise CallerError(
             "not_permitted",
             "a connection with the role agent may use only sessions that it has opened itself",
             hint="open one with session.open, or leave session_id out",
         )
+    known = call.around.sessions.id_of(session_id)
+    return record if known == session_id else replace(record, session_id=known)
 
 
 def number_of(error: DaemonError) -> int:

@@ -31,6 +31,7 @@ from enum import Enum
 from pathlib import Path
 
 from sandboxd.errors import CallerError
+from sandboxd.processes import MOST_ANCESTORS, Process, parent_of
 from sandboxd.rpc.peer_macos import check_peer
 
 _SO_PEERCRED: int = getattr(socket, "SO_PEERCRED", 17)
@@ -42,11 +43,6 @@ _NAMESPACES = ("user", "pid")
 _GROUPS = re.compile(r"^Groups:(.*)$", re.MULTILINE)
 
 
-Process = tuple[int, int]
-"""Process id and start time."""
-_MOST_ANCESTORS = 256
-
-
 class MethodAccess(Enum):
     """Powers that a method needs of its caller.
 
@@ -56,6 +52,8 @@ class MethodAccess(Enum):
     """Look at settings, decisions and state."""
     RUN = "run"
     """Open sessions and wrap commands."""
+    JOIN = "join"
+    """Use sessions that other connections have opened."""
     ANSWER = "answer"
     """Hear the questions to people."""
     CONTROL = "control"
@@ -103,9 +101,9 @@ class Caller:
         if sys.platform != "linux":
             return False
         pid, started = self.process
-        for _ in range(_MOST_ANCESTORS):
+        for _ in range(MOST_ANCESTORS):
             try:
-                parent, now = _parent_of(pid)
+                parent, now = parent_of(pid)
             except OSError:
                 return True
             if started and now != started:
@@ -127,26 +125,6 @@ class Caller:
                 hint="sandboxd stop, then call again; one that systemd starts is in them when you have logged out "
                 "everywhere and in again; if the group was given to one command (sg, newgrp), run it without",
             )
-
-
-def has_ended(process: Process) -> bool:
-    """Return whether a process has ended; zombies count as ended.
-
-    False where that cannot be told (macOS)."""
-    pid, started = process
-    if sys.platform != "linux" or not started:
-        return False
-    try:
-        return start_time(pid) != started or _state_of(pid) in (b"Z", b"X")
-    except OSError:
-        return True
-
-
-def start_time(pid: int) -> int:
-    """Start time of a process in clock ticks since boot.
-
-    Raises OSError."""
-    return _parent_of(pid)[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +174,7 @@ def _identify_on_linux(connection: socket.socket, own: Identity) -> Caller:
         raise _unknown() from error
     try:
         namespaces = _namespaces(str(pid))
-        _, started = _parent_of(pid)
+        _, started = parent_of(pid)
         groups = {gid, *_groups(connection, pid)} if own.groups is not None else set()
     except OSError as error:
         if isinstance(error, PermissionError) and own.groups is not None and gid != os.getegid():
@@ -231,22 +209,6 @@ def _pin(connection: socket.socket, pid: int) -> int:
 def _namespaces(process: str) -> tuple[tuple[int, int], ...]:
     states = (os.stat(f"/proc/{process}/ns/{name}") for name in _NAMESPACES)
     return tuple((state.st_dev, state.st_ino) for state in states)
-
-
-def _parent_of(pid: int) -> Process:
-    """Return the parent of a process and its own start time.
-
-    The name of the program, which may hold anything, stands before the last parenthesis. Raises OSError."""
-    fields = _status_of(pid)
-    return int(fields[1]), int(fields[19])
-
-
-def _state_of(pid: int) -> bytes:
-    return _status_of(pid)[0]
-
-
-def _status_of(pid: int) -> list[bytes]:
-    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
 
 
 def _groups(connection: socket.socket, pid: int) -> Iterable[int]:

@@ -17,10 +17,11 @@ from weakref import WeakValueDictionary
 from structlog.typing import FilteringBoundLogger
 
 from sandboxd.errors import CallerError
+from sandboxd.processes import Process
 from sandboxd.proxy.fair_share import CONNECTION, Share, Timed
 from sandboxd.rpc.connection import ConnectionRecord, Held, RpcConnection
 from sandboxd.rpc.dispatch import Dispatcher
-from sandboxd.rpc.peer import Caller, Identity, Process, identify
+from sandboxd.rpc.peer import Caller, Identity, identify
 from sandboxd.rpc.shares import ClientShare, ClientTurns
 from sandboxd.rpc.socket import ListeningSocket
 

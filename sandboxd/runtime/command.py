@@ -96,7 +96,7 @@ class Command:
         self._session_id = session_id
         self.attribution = attribution
         self._home = home
-        self._cwd = request.cwd
+        self.cwd = request.cwd
         self._reads_reported = reads_reported
         self.ended_at: float | None = None
         """When the last of its processes ended, in seconds that no clock setting changes."""
@@ -406,7 +406,7 @@ class Command:
         if self.attribution is None or self._reads_reported:
             return
         known = {violation.target for violation in self._violations.list(self.command_id)}
-        for path in paths_said_to_be_denied(output, self._cwd, self._home):
+        for path in paths_said_to_be_denied(output, self.cwd, self._home):
             decision = self.attribution.decide(path, write=False)
             if not decision.allowed and path not in known:
                 self._record(of_output(path, decision, self._home, self.generation))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sandboxd.policy.decision import PermissionMode
+from sandboxd.processes import Process
 from sandboxd.runtime.command_record import CommandRecord
 from sandboxd.runtime.prompts.grants import GrantsRecord
 from sandboxd.runtime.violations.violation_store import ViolationsRecord
@@ -24,6 +25,10 @@ class SessionSpec:
     permission_mode: PermissionMode = PermissionMode.PROMPT
     detached: bool = False
     implicit: bool = False
+    key: str = ""
+    """The name by which callers without a connection of their own find it."""
+    agent: Process | None = None
+    """The process that it ends with."""
     restricted: bool = False
     """Opened by a connection that has given powers up: its settings only tighten."""
 

@@ -7,12 +7,14 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 
 from sandboxd.backends.base import LaunchSpec
 from sandboxd.errors import CallerError
 from sandboxd.handover.document import Outgoing
 from sandboxd.policy.violation import Violation
+from sandboxd.processes import Process, ProcessEnd
 from sandboxd.runtime.command import Command
 from sandboxd.runtime.session import STOP_GRACE_S, Inherited, PolicyOf, SandboxSession, SessionParts
 from sandboxd.runtime.session_records import SessionSpec, SessionState
@@ -26,6 +28,8 @@ MOST_OF_CONNECTION = 256
 """Sessions that one connection may have open."""
 MOST_IMPLICIT = 64
 """Of those, the implicit ones; the idle ones of them make way for others."""
+SHORTEST_ID = 4
+"""Characters of a wrap's id that may stand for it."""
 MOST_DETACHED = 256
 """Detached sessions of a daemon: each keeps a temporary directory and its violations."""
 
@@ -53,6 +57,7 @@ class Sessions:
         self._implicit: dict[tuple[object, str], SandboxSession] = {}
         self._commands: OrderedDict[str, _KnownCommand] = OrderedDict()
         self._ending: set[asyncio.Task[None]] = set()
+        self._agents: dict[str, ProcessEnd] = {}
         self.grace_s = STOP_GRACE_S
         """How long commands have between TERM and KILL when their session ends. The helper has a limit of its own."""
 
@@ -82,7 +87,34 @@ class Sessions:
         self._owners[session.id] = owner
         if self._changed is not None:
             self._changed(session.id, True)
+        self._end_with_agent(session)
         return session
+
+    def _end_with_agent(self, session: SandboxSession) -> None:
+        if session.spec.agent is None:
+            return
+        try:
+            self._agents[session.id] = ProcessEnd(session.spec.agent, partial(self._end_later, session))
+        except OSError:
+            self._end_later(session)
+
+    def joined(self, key: str, agent: Process | None) -> SandboxSession | None:
+        """Return the open session of an agent, or of a key, if there is one."""
+        found = (one for one in self.all() if not one.closed and (one.spec.key, one.spec.agent) == (key, agent))
+        return next(found, None)
+
+    def id_of(self, name: str) -> str:
+        """Return the id of the detached session with this name, or the name itself.
+
+        Raises CallerError `session_ambiguous`."""
+        if name in self._sessions:
+            return name
+        found = [one.id for one in self.all() if one.spec.detached and one.spec.name == name]
+        if len(found) > 1:
+            raise CallerError(
+                "session_ambiguous", f"{len(found)} sessions have the name {name!r}", hint="sandboxd session list"
+            )
+        return found[0] if found else name
 
     def implicit(self, owner: object, cwd: str, policy: PolicyOf) -> SandboxSession:
         """Return the implicit session of a connection and a project directory."""
@@ -94,6 +126,7 @@ class Sessions:
         return session
 
     def _check_room(self, spec: SessionSpec, owner: object) -> None:
+        self._end_idle_keyed()
         opened = sum(one is owner for one in self._owners.values())
         detached = sum(session.spec.detached for session in self._sessions.values())
         if opened >= MOST_OF_CONNECTION or (spec.detached and detached >= MOST_DETACHED):
@@ -105,6 +138,14 @@ class Sessions:
             raise CallerError(
                 "sessions_too_many", f"there are {whose} already", hint="close some with session.close, or reuse one"
             )
+
+    def _end_idle_keyed(self) -> None:
+        """End the oldest idle session with a key to make room for another detached one."""
+        detached = [session for session in self.all() if session.spec.detached and not session.closed]
+        idle = (session for session in detached if session.spec.key and session.idle)
+        if len(detached) >= MOST_DETACHED and (oldest := next(idle, None)) is not None:
+            self._end_later(oldest)
+            self._sessions.pop(oldest.id)
 
     def _end_idle_implicit(self, owner: object) -> None:
         """End an idle implicit session of a connection to make room for another one."""
@@ -123,7 +164,7 @@ class Sessions:
             raise CallerError(
                 "session_unknown",
                 f"there is no session {session_id!r}",
-                hint="it has ended, or the daemon was restarted; open a new one with session.open",
+                hint="it has ended; start another: sandboxd session start (in a program: session.open)",
             )
         return session
 
@@ -170,6 +211,24 @@ class Sessions:
             raise _unknown(wrap_id)
         return entry.command, entry.session
 
+    def running(self, among: Callable[[str], bool]) -> list[tuple[Command, SandboxSession]]:
+        """Return the commands that have been spawned and not ended, with their sessions."""
+        every = ((command, session) for session in self.all() if among(session.id) for command in session.commands())
+        return [(command, session) for command, session in every if command.claimed_at is not None]
+
+    def running_command(self, name: str, among: Callable[[str], bool]) -> Command:
+        """Return a running command by its id, or the beginning of its wrap's.
+
+        Raises CallerError `command_unknown`."""
+        running = [command for command, _ in self.running(among)]
+        found = [one for one in running if name in (one.wrap_id, one.command_id)]
+        if not found and len(name) >= SHORTEST_ID:
+            found = [one for one in running if one.wrap_id.startswith(name)]
+        if len(found) != 1:
+            what = "no running command has" if not found else f"{len(found)} running commands have"
+            raise CallerError("command_unknown", f"{what} the id {name!r}", hint="sandboxd ps")
+        return found[0]
+
     def commands_called(self, command_id: str, among: Callable[[str], bool] = lambda session_id: True) -> list[Command]:
         """Return the commands with this id of their callers, also ended ones."""
         every = self._commands.values()
@@ -206,6 +265,9 @@ class Sessions:
             record, cut = await session.hand_over(settings(session), of, over)
             outgoing.add("session", record, session.id)
             outgoing.cut += cut
+        for watched in self._agents.values():
+            watched.close()
+        self._agents.clear()
         self._sessions.clear()
         self._commands.clear()
         self._implicit.clear()
@@ -216,6 +278,7 @@ class Sessions:
         if not record.closed:
             self._sessions[session.id] = session
             self._owners[session.id] = owner
+            self._end_with_agent(session)
             if record.spec.implicit and owner is not None:
                 self._implicit[(owner, record.spec.cwd)] = session
             elif record.spec.implicit or record.orphaned:
@@ -277,6 +340,8 @@ class Sessions:
 
         Raises OSError when its temporary directory cannot be removed."""
         self._owners.pop(session.id, None)
+        if (watched := self._agents.pop(session.id, None)) is not None:
+            watched.close()
         try:
             await session.aclose(self.grace_s)
         except OSError:

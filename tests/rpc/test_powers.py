@@ -44,6 +44,9 @@ ROWS = {
     "restart": FULL,
     "shutdown": FULL,
     "session.open": Row({"cwd": "PROJECT"}),
+    "session.join": FULL,
+    "command.list": Row({}, NAMED),
+    "command.kill": Row({"command_id": "OWN-RUNNING"}, {"command_id": "RUNNING"}, "command_unknown"),
     "session.close": Row({"session_id": "OWN"}, NAMED),
     "session.list": Row({}),
     "should_sandbox": Row({"command": "x"}, {"command": "x", **NAMED}),
@@ -141,6 +144,11 @@ async def world(running: RunningDaemon, machine: FakeMachine) -> AsyncIterator[W
         world.names["OWN"] = (await agent.result("session.open", {"cwd": project}))["session_id"]
         quiet = {"cwd": project, "permission_mode": "none"}
         world.names["QUIET"] = (await agent.result("session.open", quiet))["session_id"]
+        for client, session, name in ((full, theirs, "RUNNING"), (agent, world.names["OWN"], "OWN-RUNNING")):
+            text = MARK if client is full else "x"
+            wrapped = await client.result("wrap", {"session_id": session, "command": text})
+            machine.backend.launches[-1].start()
+            world.names[name] = wrapped["wrap_id"]
         world.names["OWN-WRAP"] = await world.refuse(agent, world.names["OWN"], "/agents-target")
         yield world
 
@@ -183,9 +191,8 @@ async def test_what_is_of_others_is_refused_to_an_agent(world: World, method: st
 
 async def test_a_full_connection_sees_all_of_it(world: World) -> None:
     """The twin: what is kept from an agent is there."""
-    seen = [
-        await world.full.result(method) for method in ("session.list", "status", "permission.list", "violation.list")
-    ]
+    methods = ("session.list", "status", "permission.list", "violation.list", "command.list")
+    seen = [await world.full.result(method) for method in methods]
     assert all(MARK in json.dumps(one) for one in seen)
     outcome = await world.full.result("wrap.outcome", {"wrap_id": world.names["OWN-WRAP"]})
     assert outcome["violations"][0]["target"] == "/agents-target"

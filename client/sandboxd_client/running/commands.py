@@ -59,6 +59,17 @@ def sendable_search_path(environment: Mapping[str, str]) -> str:
     return ":".join(filter(_is_text, environment.get("PATH", "").split(":")))
 
 
+SESSION_VARIABLE = "SANDBOXD_SESSION"
+
+
+def session_around(environment: Mapping[str, str]) -> str | None:
+    """Return the session of $SANDBOXD_SESSION: its id or name, or `auto:KEY`.
+
+    `auto` means nothing to a client: each has its own sessions."""
+    value = environment.get(SESSION_VARIABLE, "")
+    return value if value not in ("", "auto") else None
+
+
 def check_command(command: str | None, argv: Sequence[str] | None) -> None:
     """Check that a program could receive the command. Raises InvalidCommand."""
     if argv is not None and (not argv or not argv[0]):

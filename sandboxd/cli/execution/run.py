@@ -11,7 +11,7 @@ from sandboxd.cli import output
 from sandboxd.cli.arguments import NO_AUTOSTART, Help, Option, Parsed, UsageError, visible
 from sandboxd.cli.execution.foreground import DEFAULT_GRACE_S, run_in_foreground, signal_mask
 from sandboxd_client.errors import DaemonNotRunning, InvalidCommand, SandboxdError
-from sandboxd_client.running.commands import absolute, check_command, sendable
+from sandboxd_client.running.commands import SESSION_VARIABLE, absolute, check_command, sendable
 from sandboxd_client.transport.connection import Connection, open_connection, usable_path
 
 TYPE_CHECKING = False
@@ -43,7 +43,12 @@ OPTIONS = (
         "--ignore-unknown-restrictions",
         "run the command although a restriction in the settings is unknown and not enforced",
     ),
-    Option("--session", "run in this session", value="ID"),
+    Option(
+        "--session",
+        "run in this session: its ID or NAME, auto for that of the agent that starts this, or auto:KEY "
+        "(default: $SANDBOXD_SESSION)",
+        value="ID",
+    ),
     Option("--decide", "decide first whether the command may run, and whether in the sandbox, as for an agent's tool"),
     Option("--disable-sandbox", "request to run the command without a sandbox; a user must confirm it"),
     Option("--annotate", "hold standard error back until the end, and put a block of what was blocked below it"),
@@ -84,6 +89,7 @@ def main(arguments: Sequence[str]) -> int:
         grace_s = _grace(parsed)
         connection = _connect(autostart="no_autostart" not in parsed)
         try:
+            _join(connection, params)
             if "disable_sandbox" in parsed or "decide" in parsed:
                 from sandboxd.cli.execution.unsandboxed import decide_first
 
@@ -202,8 +208,8 @@ def _wrap_params(parsed: Parsed, text: str | None, argv: list[str] | None) -> di
         params["command"] = text
     else:
         params["argv"] = argv
-    if "session" in parsed:
-        params["session_id"] = parsed.get("session")
+    if session := parsed.get("session") or os.environ.get(SESSION_VARIABLE):
+        params["session_id"] = session
     overrides: dict[str, Any] = {}
     for option, name in (
         ("allow_domain", "allow_domains"),
@@ -222,6 +228,14 @@ def _wrap_params(parsed: Parsed, text: str | None, argv: list[str] | None) -> di
     if overrides:
         params["overrides"] = overrides
     return params
+
+
+def _join(connection: Connection, params: dict[str, Any]) -> None:
+    """Put the session of the agent, or of a key, in the place of `auto`."""
+    name, _, key = params.get("session_id", "").partition(":")
+    if name == "auto":
+        question = {"cwd": params["cwd"], **({"key": key} if key else {})}
+        params["session_id"] = connection.call("session.join", question)["session_id"]
 
 
 def _rule_path(path: str, parsed: Parsed) -> str:

@@ -10,9 +10,9 @@ from sandboxd.daemon.permissions import EXCLUDED, PermissionQueries, PermissionQ
 from sandboxd.daemon.policies import Policies
 from sandboxd.errors import CallerError
 from sandboxd.policy.display import neutralise
+from sandboxd.processes import has_ended
 from sandboxd.rpc.call import ConnectedClient, MethodCall, existing_directory
 from sandboxd.rpc.caller_variables import caller_is_sandbox, caller_search_path
-from sandboxd.rpc.peer import has_ended
 from sandboxd.runtime.prompts.grants import GrantScope
 from sandboxd.runtime.prompts.prompt_records import Asked, QuestionKind, ResolvedQuestion, UserAnswer
 from sandboxd.runtime.sessions import Sessions

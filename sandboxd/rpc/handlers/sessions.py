@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sandboxd.daemon.policies import Policies
 from sandboxd.errors import CallerError
 from sandboxd.policy.decision import PermissionMode
+from sandboxd.rpc.agents import agent_of
 from sandboxd.rpc.call import MethodCall, existing_directory
 from sandboxd.runtime.session import SandboxSession
 from sandboxd.runtime.session_records import SessionSpec
@@ -14,6 +15,8 @@ from sandboxd.runtime.sessions import Sessions
 from sandboxd_client.wire.messages.sessions import (
     SessionCloseParams,
     SessionCloseResult,
+    SessionJoinParams,
+    SessionJoinResult,
     SessionListParams,
     SessionListResult,
     SessionOpenParams,
@@ -55,6 +58,22 @@ class SessionMethods:
         self.policies.keep(session.id, policy)
         return SessionOpenResult(session.id, now.generation, now.warnings)
 
+    async def join_session(self, call: MethodCall, params: SessionJoinParams) -> SessionJoinResult:
+        """Return the session of a key, or of the agent behind the caller; open it where there is none.
+
+        Raises CallerError `agent_unknown`. Nothing is awaited, so that two requests open one session."""
+        agent = None if params.key else agent_of(call.caller.process)
+        key, pid = params.key or "", None if agent is None else agent[0]
+        if (session := self.sessions.joined(key, agent)) is not None:
+            return SessionJoinResult(session.id, opened=False, agent=pid)
+        cwd = existing_directory(params.cwd)
+        policy = self.policies.of_session(cwd, None, restricted=False)
+        warnings = policy().warnings
+        spec = SessionSpec(cwd=cwd, name=key or None, detached=True, key=key, agent=agent)
+        session = self.sessions.open(spec, policy, call.client)
+        self.policies.keep(session.id, policy)
+        return SessionJoinResult(session.id, opened=True, agent=pid, warnings=warnings)
+
     async def close_session(self, call: MethodCall, params: SessionCloseParams) -> SessionCloseResult:
         running = len(self.sessions.get(params.session_id).commands())
         await self.sessions.close(params.session_id)
@@ -80,4 +99,6 @@ def record_of(session: SandboxSession) -> SessionRecord:
         implicit=spec.implicit,
         violations_lost=session.violations.lost,
         published=tuple(map(str, session.publications)),
+        key=spec.key,
+        agent=None if spec.agent is None else spec.agent[0],
     )

@@ -18,7 +18,7 @@ complete -c sandboxd -n '__sandboxd_is run' -l allow-read -d 'let the command re
 complete -c sandboxd -n '__sandboxd_is run' -l publish -d 'let this machine reach a server in the sandbox: [HOST:]PORT[:INNER], or SOCKET:INNER for you alone' -x
 complete -c sandboxd -n '__sandboxd_is run' -l settings -d 'add a settings file for this command: a path, or a NAME of --learn' -r -F
 complete -c sandboxd -n '__sandboxd_is run' -l ignore-unknown-restrictions -d 'run the command although a restriction in the settings is unknown and not enforced'
-complete -c sandboxd -n '__sandboxd_is run' -l session -d 'run in this session' -x
+complete -c sandboxd -n '__sandboxd_is run' -l session -d 'run in this session: its ID or NAME, auto for that of the agent that starts this, or auto:KEY (default: $SANDBOXD_SESSION)' -x
 complete -c sandboxd -n '__sandboxd_is run' -l decide -d 'decide first whether the command may run, and whether in the sandbox, as for an agent\'s tool'
 complete -c sandboxd -n '__sandboxd_is run' -l disable-sandbox -d 'request to run the command without a sandbox; a user must confirm it'
 complete -c sandboxd -n '__sandboxd_is run' -l annotate -d 'hold standard error back until the end, and put a block of what was blocked below it'
@@ -29,6 +29,23 @@ complete -c sandboxd -n '__sandboxd_is run' -l grace -d 'seconds between the fir
 complete -c sandboxd -n '__sandboxd_is run' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
 complete -c sandboxd -n '__sandboxd_is run' -l help -d 'show this text'
 complete -c sandboxd -n '__sandboxd_is run' -x -a '(__fish_complete_subcommand --fcs-skip=2)'
+complete -c sandboxd -n __sandboxd_is_alone -a session -d 'start, list and end sessions, whose commands share /tmp, localhost and grants'
+complete -c sandboxd -n '__sandboxd_is session' -l name -d 'start, shell: the name of the new session' -x
+complete -c sandboxd -n '__sandboxd_is session' -l cwd -d 'start, shell: the directory of its project' -x -a '(__fish_complete_directories)'
+complete -c sandboxd -n '__sandboxd_is session' -l json -d 'print JSON'
+complete -c sandboxd -n '__sandboxd_is session' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
+complete -c sandboxd -n '__sandboxd_is session' -l help -d 'show this text'
+complete -c sandboxd -n '__sandboxd_is session' -a 'start list end shell'
+complete -c sandboxd -n '__sandboxd_is session' -F
+complete -c sandboxd -n __sandboxd_is_alone -a ps -d 'list the commands that run, with ports, processor time and memory'
+complete -c sandboxd -n '__sandboxd_is ps' -l session -d 'list those of this session only' -x
+complete -c sandboxd -n '__sandboxd_is ps' -l json -d 'print JSON'
+complete -c sandboxd -n '__sandboxd_is ps' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
+complete -c sandboxd -n '__sandboxd_is ps' -l help -d 'show this text'
+complete -c sandboxd -n __sandboxd_is_alone -a kill -d 'end running commands'
+complete -c sandboxd -n '__sandboxd_is kill' -l grace -d 'seconds between SIGTERM and SIGKILL (5)' -x
+complete -c sandboxd -n '__sandboxd_is kill' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
+complete -c sandboxd -n '__sandboxd_is kill' -l help -d 'show this text'
 complete -c sandboxd -n __sandboxd_is_alone -a status -d 'show the running daemon, its settings, sessions and layers'
 complete -c sandboxd -n '__sandboxd_is status' -l json -d 'print JSON'
 complete -c sandboxd -n '__sandboxd_is status' -l help -d 'show this text'

@@ -6,6 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from sandboxd_client.wire.messages.check import CheckParams, CheckResult
+from sandboxd_client.wire.messages.commands import (
+    CommandKillParams,
+    CommandKillResult,
+    CommandListParams,
+    CommandListResult,
+)
 from sandboxd_client.wire.messages.decisions import ShouldSandboxParams, ShouldSandboxResult
 from sandboxd_client.wire.messages.hello import HelloParams, HelloResult
 from sandboxd_client.wire.messages.metrics import MetricsParams, MetricsResult
@@ -34,6 +40,8 @@ from sandboxd_client.wire.messages.prompts import (
 from sandboxd_client.wire.messages.sessions import (
     SessionCloseParams,
     SessionCloseResult,
+    SessionJoinParams,
+    SessionJoinResult,
     SessionListParams,
     SessionListResult,
     SessionOpenParams,
@@ -115,8 +123,11 @@ METRICS = _row("metrics", MetricsParams, MetricsResult)
 RESTART = _row("restart", RestartParams, RestartResult, repeatable=False)
 SHUTDOWN = _row("shutdown", ShutdownParams, ShutdownResult, repeatable=False)
 SESSION_OPEN = _row("session.open", SessionOpenParams, SessionOpenResult, repeatable=False)
+SESSION_JOIN = _row("session.join", SessionJoinParams, SessionJoinResult)
 SESSION_CLOSE = _row("session.close", SessionCloseParams, SessionCloseResult, repeatable=False)
 SESSION_LIST = _row("session.list", SessionListParams, SessionListResult)
+COMMAND_LIST = _row("command.list", CommandListParams, CommandListResult)
+COMMAND_KILL = _row("command.kill", CommandKillParams, CommandKillResult)
 SHOULD_SANDBOX = _row("should_sandbox", ShouldSandboxParams, ShouldSandboxResult)
 WRAP = _row("wrap", WrapParams, WrapResult)
 WRAP_OUTCOME = _row("wrap.outcome", WrapOutcomeParams, WrapOutcomeResult)

@@ -27,6 +27,24 @@ class SessionOpenResult:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionJoinParams:
+    """The project of a session that may have to be opened, and the key by which it is found again.
+
+    Without a key it is that of the agent that has started the caller, and ends with that process."""
+
+    cwd: str  # absolute
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionJoinResult:
+    session_id: str
+    opened: bool  # just now, by this request
+    agent: int | None = None  # the process number of the agent
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SessionCloseParams:
     session_id: str
 
@@ -59,6 +77,8 @@ class SessionRecord:
     implicit: bool = False  # opened for a connection that opened none itself
     violations_lost: int = 0  # the part of `violations` beyond the limit of the record
     published: tuple[str, ...] = ()  # ports that the host can reach, as `HOST:PORT:INNER`
+    key: str = ""  # by which `session.join` finds it
+    agent: int | None = None  # the process with which it ends
 
 
 @dataclass(frozen=True, slots=True)
