@@ -112,6 +112,7 @@ class Usage:
     shared pages counted in each process."""
 
     processes: int = 0
+    threads: int = 0
     cpu_s: float = 0.0
     memory: int = 0
     ports: tuple[int, ...] = ()
@@ -136,13 +137,14 @@ class ProcessTable:
             found += self._children.get(one, ())
         return found
 
-    def usage(self, pid: int) -> Usage:
+    def usage(self, pid: int, *, ports: bool = True) -> Usage:
         """Return the use of the tree below a process, without that process."""
         tree, tick, page = self.tree(pid)[1:], os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
         every = [self._fields[one] for one in tree]
         ticks = sum(int(field) for fields in every for field in fields[11:15])
         memory = sum(int(fields[21]) for fields in every) * page
-        return Usage(len(tree), ticks / tick, memory, _ports_of(tree))
+        threads = sum(int(fields[17]) for fields in every)
+        return Usage(len(tree), threads, ticks / tick, memory, _ports_of(tree) if ports else ())
 
 
 def _ports_of(tree: list[int]) -> tuple[int, ...]:

@@ -23,6 +23,9 @@ APART = ("sandboxd.settings.files",)
 # Each rule carries its origin, so everything that handles a rule may name one.
 _ORIGIN = "sandboxd.settings.origins"
 
+# Sizes and durations as text.
+_QUANTITIES = "sandboxd.quantities"
+
 # Facts of the kernel about processes, read in one place.
 _PROCESSES = "sandboxd.processes"
 
@@ -42,8 +45,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sandboxd.errors": (),
     "sandboxd.paths": (),
     _PROCESSES: (),
+    _QUANTITIES: (),
     "sandboxd.handover": ("sandboxd.errors",),
-    "sandboxd.settings": ("sandboxd.errors",),
+    "sandboxd.settings": ("sandboxd.errors", _QUANTITIES),
     "sandboxd.settings.files": ("sandboxd.errors", "sandboxd.settings"),
     "sandboxd.policy": ("sandboxd.errors", _PATHS, "sandboxd.settings"),
     "sandboxd.plan": ("sandboxd.errors", _PATHS, "sandboxd.policy", _ORIGIN),
@@ -51,11 +55,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sandboxd.errors", _HANDOVER, _PATHS, _INOTIFY, "sandboxd.plan.host_facts", "sandboxd.plan.host_queries",
         _PROGRAMS,
     ),
-    "sandboxd.backends": ("sandboxd.errors", _HANDOVER, _PATHS, "sandboxd.policy", "sandboxd.plan", _ORIGIN),
+    "sandboxd.backends": (
+        "sandboxd.errors", _HANDOVER, _PATHS, _PROCESSES, "sandboxd.policy", "sandboxd.plan", _ORIGIN, _QUANTITIES,
+    ),
     "sandboxd.proxy": ("sandboxd.errors", _HANDOVER, "sandboxd.policy"),
     "sandboxd.runtime": (
         "sandboxd.errors", "sandboxd.policy", "sandboxd.plan", "sandboxd.backends.base", "sandboxd.proxy", _ORIGIN,
-        _HANDOVER, _PATHS, _PROCESSES,
+        _HANDOVER, _PATHS, _PROCESSES, _QUANTITIES,
     ),
     "sandboxd.daemon": (
         "sandboxd.__version__", _HANDOVER, _PROGRAMS, _PATHS, "sandboxd.errors", "sandboxd.settings", "sandboxd.policy",
@@ -104,7 +110,8 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
 }
 
 # Pure: the same answer for the same arguments, whatever the machine. Paths are text there (posixpath).
-PURE_PACKAGES = tuple(f"sandboxd.{name}" for name in ("errors", "paths", "handover", "settings", "policy", "plan"))
+_PURE = ("errors", "paths", "quantities", "handover", "settings", "policy", "plan")
+PURE_PACKAGES = tuple(f"sandboxd.{name}" for name in _PURE)
 TOUCHES_THE_WORLD = {
     "asyncio", "ctypes", "datetime", "fcntl", "glob", "http", "io", "locale", "logging", "multiprocessing", "os",
     "platform", "pty", "pwd", "grp", "random", "secrets", "select", "selectors", "shutil", "signal", "socket",

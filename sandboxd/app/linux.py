@@ -14,6 +14,13 @@ from sandboxd.backends.linux.backend import LAYERS as LINUX_LAYERS
 from sandboxd.backends.linux.backend import PROCESS_LIMIT, LinuxBackend, LinuxTools
 from sandboxd.backends.linux.bwrap.bwrap_options import PROBE_PARTS, probe_options
 from sandboxd.backends.linux.bwrap.orphans import end_orphans
+from sandboxd.backends.linux.command_limits import (
+    CommandLimits,
+    ControlGroups,
+    find_control_groups,
+    group_of,
+    mounted_groups,
+)
 from sandboxd.backends.linux.helper.bridge import Bridge
 from sandboxd.backends.linux.helper.launch_records import BridgeRecord, LaunchRecord
 from sandboxd.backends.linux.helper.supervision import NOTIFICATION
@@ -43,9 +50,11 @@ from sandboxd.host.placeholders.placeholder_set import Placeholders, Placeholder
 from sandboxd.host.socket_files import find_sockets
 from sandboxd.plan.network import network_plan
 from sandboxd.plan.plan import LAYERS as PLAN_LAYERS
+from sandboxd.plan.plan import limit_processes
 from sandboxd.plan.planner import Planner as HostPlanner
 from sandboxd.rpc.peer import Identity, identify_runner
 from sandboxd.runtime.session import Inherited
+from sandboxd_client.programs import find
 
 
 class LogOnChange:
@@ -77,6 +86,7 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
     unwatched = await asyncio.to_thread(why_unwatched, helper)
     unbounded = why_unbounded()
     landlock = await asyncio.to_thread(find_landlock, helper)
+    groups = await asyncio.to_thread(_find_groups)
     if landlock.slug:
         context.log.warning("Landlock is not used", why=landlock.reason, slug=landlock.slug)
 
@@ -93,7 +103,7 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
             bwrap = await probe.ready(wanted.bwrap_path, search_path, writable())
             executed[bwrap.path] = None
             state_log.now("")
-            return LinuxTools(helper, bwrap.path, False, unwatched or closed_memory(), unbounded, landlock)
+            return LinuxTools(helper, bwrap.path, False, unwatched or closed_memory(), unbounded, groups, landlock)
         except HostError as error:
             if not wanted.weaker_nested_sandbox:
                 state_log.now("no sandbox can be started", error)
@@ -106,7 +116,7 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
             state_log.now("no sandbox can be started", error)
             raise
         state_log.now("sandboxes are weaker than usual (enableWeakerNestedSandbox)", because)
-        return LinuxTools(helper, bwrap.path, True, unwatched or closed_memory(), unbounded, landlock)
+        return LinuxTools(helper, bwrap.path, True, unwatched or closed_memory(), unbounded, groups, landlock)
 
     async def steps() -> Sequence[CheckStep]:
         configured = context.policy().platform.bwrap_path
@@ -115,7 +125,8 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
             await backend.ready()
         tried = await asyncio.to_thread(find_landlock, helper)
         advice = await asyncio.to_thread(check_git)
-        return (*found, _landlock_step(tried), _capture_step(backend), advice, _own_code_step())
+        limits = CheckStep("limits", groups.found, groups.text, required=False)
+        return (*found, _landlock_step(tried), _capture_step(backend), limits, advice, _own_code_step())
 
     facts = HostFacts()
     placeholders = Placeholders(os.path.join(context.kept, "placeholders"))
@@ -176,6 +187,7 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
                     *PLAN_LAYERS,
                     *LINUX_LAYERS,
                     *(() if unbounded else (PROCESS_LIMIT,)),
+                    *CommandLimits("", context.policy().limits, limit_processes(context.policy()), groups).layers,
                     *landlock.layers,
                     *(() if unwatched or closed_memory() else (NOTIFICATION,)),
                     *backend.ability.layers(network_plan(context.policy().network)),
@@ -190,6 +202,14 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
                 prepared, hand_over, Inherited(backend.resume, backend.inside), end_inherited, backend.keep
             ),
         )
+
+
+def _find_groups() -> ControlGroups:
+    """Return the way to control groups, which the machine has from its start on."""
+    mounted, own = mounted_groups(), ""
+    with contextlib.suppress(OSError):
+        own = group_of("self", mounted)
+    return find_control_groups(find("busctl").path, mounted, booted=os.path.isdir("/run/systemd/system"), own=own)
 
 
 def _landlock_step(found: Landlock) -> CheckStep:

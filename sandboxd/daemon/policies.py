@@ -378,6 +378,8 @@ def overrides_as_settings(overrides: Overrides) -> dict[str, Any]:
         "filesystem": {key: value for key, value in files.items() if value},
     }
     sandbox: dict[str, Any] = {key: value for key, value in given.items() if value}
+    if overrides.limits:
+        sandbox["limits"] = {key: float(value) if key == "cpu" else value for key, value in overrides.limits}
     if overrides.ignore_unknown_restrictions:
         sandbox["ignoreUnknownRestrictions"] = True
     return {"sandbox": sandbox} if sandbox else {}

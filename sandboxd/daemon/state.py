@@ -15,6 +15,7 @@ from sandboxd.errors import HostError
 from sandboxd.host.features import CheckStep
 from sandboxd.policy.hosts.egress import actual_layers, describe_egress
 from sandboxd.policy.hosts.parent_proxies import EnvironmentProxies
+from sandboxd.runtime.session import with_time_limit
 from sandboxd.runtime.sessions import Sessions
 
 
@@ -73,7 +74,8 @@ class DaemonState:
 
     def actual_layers(self) -> tuple[str, ...]:
         """Return the layers that the settings leave in force."""
-        return actual_layers(self.policies.own.now.policy.network, self.layers())
+        policy = self.policies.own.now.policy
+        return with_time_limit(actual_layers(policy.network, self.layers()), policy)
 
     def egress(self) -> tuple[str, ...]:
         """Describe which component decides on connections, and their proxy."""

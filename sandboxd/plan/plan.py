@@ -19,7 +19,7 @@ from sandboxd.plan.host_facts import Facts, PathKind, session_directory
 from sandboxd.plan.host_queries import files_in
 from sandboxd.plan.network import NetworkPlan, network_plan
 from sandboxd.plan.request import DEFAULT_SHELLS, Argv, Place, ShellText
-from sandboxd.policy.model import FilePolicy, Missing, PathRule, Policy
+from sandboxd.policy.model import NO_LIMITS, FilePolicy, Limits, Missing, PathRule, Policy
 from sandboxd.policy.sockets.socket_decisions import OpenSockets
 from sandboxd.settings.origins import Source
 
@@ -79,6 +79,7 @@ class Plan:
     removed_variables: tuple[str, ...] = ()
     """Patterns of variables that are removed last, whatever sets them."""
     processes: ProcessLimit | None = None
+    limits: Limits = NO_LIMITS
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -99,6 +100,7 @@ class Layout:
     """The open sockets; None leaves variables that name sockets."""
     removed_variables: tuple[str, ...] = ()
     processes: ProcessLimit | None = None
+    limits: Limits = NO_LIMITS
 
 
 def _without_unseen(files: FilePolicy, facts: Facts) -> FilePolicy:
@@ -159,6 +161,7 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
         sockets,
         policy.environment_remove,
         limit_processes(policy),
+        policy.limits,
     )
 
 
@@ -199,6 +202,7 @@ def plan_in(layout: Layout, place: Place, command: Argv | ShellText, environment
         network=layout.network,
         removed_variables=layout.removed_variables,
         processes=layout.processes,
+        limits=layout.limits,
     )
 
 

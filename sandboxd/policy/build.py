@@ -22,6 +22,7 @@ from sandboxd.policy.model import (
     CommandPolicy,
     CommandRule,
     FilePolicy,
+    Limits,
     PathRule,
     PlatformPolicy,
     Policy,
@@ -31,10 +32,11 @@ from sandboxd.policy.paths.rule_paths import PathScope
 from sandboxd.policy.settings_reader import SettingsReader
 from sandboxd.settings.layer import RESTRICTION_UNKNOWN
 from sandboxd.settings.merge import Settings
-from sandboxd.settings.origins import Origin
+from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.problems import Problem, Severity, error, first_fatal
 from sandboxd.settings.tools import Feeds, RuleList
 
+_LIMITS = "sandbox.limits."
 RUNS_ANYTHING = "exclusion_runs_anything"
 """Slug of an exclusion that covers a shell or interpreter. It counts: a person wrote it."""
 
@@ -106,8 +108,9 @@ class _Builder:
             commands=self.commands(),
             platform=self.platform(),
             environment_remove=self.removed_variables(),
-            max_processes=self._reader.value("sandbox.limits.maxProcesses"),
-            max_processes_origin=self._reader.origin("sandbox.limits.maxProcesses"),
+            max_processes=value(processes := self.processes_key()),
+            max_processes_origin=self._reader.origin(processes),
+            limits=Limits(value(_LIMITS + "memory"), value(_LIMITS + "cpu"), value(_LIMITS + "time")),
             allow_overrides=value("sandbox.allowOverrides"),
             audit=self.audit(),
             report_violations=value("sandbox.reportViolations"),
@@ -120,6 +123,12 @@ class _Builder:
         commands = replace(policy.commands, excluded=excluded)
         variables = tuple(sorted(self._reader.variables))
         return replace(policy, commands=commands, variables=variables, warnings=tuple(self.warnings()))
+
+    def processes_key(self) -> str:
+        """Return the key of the limit on processes, of two names the one that is set, or the lower."""
+        keys = (_LIMITS + "processes", _LIMITS + "maxProcesses")
+        given = [key for key in keys if self._reader.origin(key).source is not Source.DEFAULT]
+        return min(given or keys, key=self._reader.value)
 
     def removed_variables(self) -> tuple[str, ...]:
         named = (entry.value.name for entry in self._reader.entries("sandbox.credentials.envVars"))

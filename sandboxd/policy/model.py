@@ -166,6 +166,18 @@ class AuditPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one command: bytes, processors and seconds; None for no limit."""
+
+    memory: int | None = None
+    cpu: float | None = None
+    time_s: float | None = None
+
+
+NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """All that a sandbox may do.
 
@@ -188,6 +200,7 @@ class Policy:
     max_processes: int = 8192
     """Limit for one command, threads included."""
     max_processes_origin: Origin = BUILT_IN
+    limits: Limits = NO_LIMITS
     allow_overrides: bool = True
     """A caller may widen the rules for one command or session. Tightening always works."""
     audit: AuditPolicy = field(default_factory=AuditPolicy)

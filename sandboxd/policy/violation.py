@@ -15,6 +15,8 @@ class ViolationKind(StrEnum):
     CONNECT = "connect"
     UNIX_SOCKET = "unix-socket"
     NETWORK = "network"
+    LIMIT = "limit"
+    """A limit on what the command may use, which it has met."""
     SERVICE = "service"
     """Another right of macOS: a service, a terminal, an event to another program."""
 
@@ -81,3 +83,14 @@ class Violation:
     inferred: bool = False
     policy_generation: int = 0
     last_time: float | None = None
+
+
+_LIMIT_OPTIONS = {"memory": "--memory", "time": "--timeout"}
+
+
+def limit_met(limit: str, value: str, more: str) -> DenialEvent:
+    """Return the report of a limit that a command has met; `more` is a higher value."""
+    key = f"sandboxd settings set sandbox.limits.{limit} {more}"
+    hint = f"sandboxd run {_LIMIT_OPTIONS[limit]} {more} -- …, or: {key}" if limit in _LIMIT_OPTIONS else key
+    operation = "out-of-memory" if limit == "memory" else "limit"
+    return DenialEvent(ViolationKind.LIMIT, operation, f"{limit} {value}", ViolationSource.DAEMON, hint=hint)

@@ -20,8 +20,9 @@ from sandboxd.plan.host_facts import SocketFile
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.explain.inference import paths_said_to_be_denied
 from sandboxd.policy.hosts.publication import Publication
-from sandboxd.policy.violation import DenialEvent
+from sandboxd.policy.violation import DenialEvent, limit_met
 from sandboxd.proxy.server import ProxyServer
+from sandboxd.quantities import duration_text
 from sandboxd.runtime.close_unresumed import close_descriptors
 from sandboxd.runtime.command_record import CommandRecord, State
 from sandboxd.runtime.events import RunEnded, RunStarted
@@ -122,6 +123,9 @@ class Command:
         self._reason: str | None = None
         self._ended = asyncio.Event()
         self._expiry: asyncio.TimerHandle | None = None
+        self.time_s: float | None = None
+        """The time that it may run."""
+        self._time_is_up: asyncio.TimerHandle | None = None
 
     def attach(self, handle: LaunchHandle, expires_in_s: float) -> None:
         """Take the back end's ticket, which runs out unless a client spawns the argv."""
@@ -189,6 +193,7 @@ class Command:
             shares_localhost=self.shares_localhost,
             settings="" if self._started else self._settings.digest,
             sockets=None if self._sockets is None else self._sockets.at_start,
+            time_s=self.time_s,
         )
 
     def _hand_over_inside(self) -> Descriptor:
@@ -212,6 +217,7 @@ class Command:
         self.looks_for_sockets = not record.started
         self.pid, self.claimed_at = record.pid, record.claimed_at
         self._started, self._status, self._reason = record.started, record.status, record.reason
+        self.time_s = record.time_s
         self.shares_localhost = record.shares_localhost
         if record.state is State.ENDED:
             self._ended.set()
@@ -224,6 +230,7 @@ class Command:
             self.attach(handle, record.expires_in_s)
         else:
             self._handle = handle
+            self._limit_time()
             if record.proxies is not None:
                 self.proxies = self._make_sharing_proxies()
                 self.proxies.resume(record.proxies, machine_name=_machine_name, inside=inside)
@@ -323,7 +330,18 @@ class Command:
     def started(self) -> None:
         self.state = State.RUNNING
         self._started = True
+        self._limit_time()
         self._tell(RunStarted(self.wrap_id, self.command_id, self._session_id, self.pid))
+
+    def _limit_time(self) -> None:
+        if self._started and self.time_s is not None and self._time_is_up is None:
+            left = max((self.claimed_at or 0.0) + self.time_s - time.time(), 0.0)
+            self._time_is_up = asyncio.get_running_loop().call_later(min(left, self.time_s), self._end_in_time)
+
+    def _end_in_time(self) -> None:
+        if self._handle is not None and self.time_s is not None:
+            self.refused(limit_met("time", duration_text(self.time_s), duration_text(2 * self.time_s)))
+            self._handle.terminate()
 
     def failed(self, reason: str, *, outdated: bool = False) -> None:
         self._is_outdated = self._is_outdated or outdated
@@ -368,6 +386,8 @@ class Command:
             return
         if self._expiry is not None:
             self._expiry.cancel()
+        if self._time_is_up is not None:
+            self._time_is_up.cancel()
         self.state = State.ENDED
         self._status = status
         if not self._started and self._reason is None:

@@ -46,6 +46,8 @@ class CommandRecord:
     settings: str = ""
     """The digest of those that it was prepared under, until it starts (`HeldSettings`)."""
     sockets: SocketsAtStart | None = None
+    time_s: float | None = None
+    """The time that it may run."""
 
     @property
     def request(self) -> WrapRequest:

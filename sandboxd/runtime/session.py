@@ -39,6 +39,8 @@ from sandboxd.runtime.violations.violation_store import ViolationFeed, Violation
 from sandboxd.runtime.wrap import NO_OVERRIDES, HeldSettings, Overrides, WrapRequest, check_restrictions
 
 STOP_GRACE_S = 1.0
+TIME_LIMIT = "time-limit"
+"""The layer in which the daemon ends a command that runs too long."""
 MOST_UNCLAIMED = 1024
 """Wrapped commands of one session that wait to be run."""
 MOST_ASKED = 64
@@ -258,6 +260,7 @@ class SandboxSession:
                 command.published = PublishedPorts(request.publish, wrap_id)
             launch, handle = await self._parts.backend.launch(wrap_id, plan, command)
             command.shares_localhost = launch.shares_localhost
+            command.time_s = policy.limits.time_s
             if self.closed or (request.publish and not launch.reachable):
                 handle.cancel()
                 self._check_open()
@@ -274,7 +277,7 @@ class SandboxSession:
             env_set={**plan.environment.set, **launch.env_set},
             env_unset=tuple(name for name in plan.environment.unset if name not in launch.env_set),
             cwd=plan.cwd,
-            layers=actual_layers(policy.network, launch.layers),
+            layers=with_time_limit(actual_layers(policy.network, launch.layers), policy),
             warnings=(
                 *unenforced,
                 *plan.warnings,
@@ -486,6 +489,11 @@ class SandboxSession:
 
     def _no_policy(self, overrides: Overrides = NO_OVERRIDES) -> Policy:
         raise CallerError("session_closed", f"session {self.id} has ended", hint="open a new one with session.open")
+
+
+def with_time_limit(layers: tuple[str, ...], policy: Policy) -> tuple[str, ...]:
+    """Return the layers with that of the daemon, which ends what runs too long."""
+    return layers if policy.limits.time_s is None else (*layers, TIME_LIMIT)
 
 
 def _unreachable() -> HostError:

@@ -24,6 +24,8 @@ class Overrides:
     allow_write: tuple[str, ...] = ()
     allow_read: tuple[str, ...] = ()
     settings: str | None = None
+    limits: tuple[tuple[str, str], ...] = ()
+    """Keys of sandbox.limits with their values."""
     ignore_unknown_restrictions: bool = False
     restricted: bool = False
     """The caller's may only tighten."""
@@ -36,7 +38,7 @@ class Overrides:
     """The session of these grants."""
 
     def __bool__(self) -> bool:
-        callers = self.allow_domains or self.allow_write or self.allow_read or self.settings
+        callers = self.allow_domains or self.allow_write or self.allow_read or self.settings or self.limits
         others = self.variables or self.granted_write or self.granted_read or self.ignore_unknown_restrictions
         return bool(callers or others)
 

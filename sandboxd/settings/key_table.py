@@ -51,16 +51,19 @@ class KeyRow:
     sources: frozenset[Source] = ANY_SOURCE
     order: tuple[str, ...] = ()
 
-    def strictness(self, value: Any) -> int | None:
-        """Rank a scalar by strictness within the key; None where the key has no order."""
+    def strictness(self, value: Any) -> float | None:
+        """Rank a scalar by strictness within the key; None where the key has no order.
+
+        A limit that is not set is the loosest one."""
         if self.effect is Effect.SHAPES or isinstance(self.default, tuple):
             return None
-        rank = self.order.index(value) if self.order else int(value)
+        rank = self.order.index(value) if self.order else float("inf") if value is None else value
         return rank if self.effect is Effect.CLOSES else -rank
 
 
 _N = "sandbox.network."
 _F = "sandbox.filesystem."
+_L = "sandbox.limits."
 _R, _U, _S = Combine.REPLACE, Combine.UNION, Combine.STRICTEST
 _OPENS, _CLOSES, _SHAPES = Effect.OPENS, Effect.CLOSES, Effect.SHAPES
 
@@ -116,7 +119,11 @@ TABLE: dict[str, KeyRow] = {
         KeyRow("sandbox.credentials.files", _U, _CLOSES, ()),
         KeyRow("sandbox.credentials.envVars", _U, _CLOSES, ()),
         KeyRow("sandbox.environment.remove", _U, _CLOSES, ()),
-        KeyRow("sandbox.limits.maxProcesses", _R, _OPENS, 8192),
+        KeyRow(_L + "processes", _R, _OPENS, 8192),
+        KeyRow(_L + "maxProcesses", _R, _OPENS, 8192),
+        KeyRow(_L + "memory", _R, _OPENS, None),
+        KeyRow(_L + "cpu", _R, _OPENS, None),
+        KeyRow(_L + "time", _R, _OPENS, None),
         KeyRow("sandbox.reportViolations", _R, _CLOSES, "writes", order=("off", "writes", "all")),
         KeyRow("sandbox.ignoreViolations", _U, _OPENS, ()),
         KeyRow("sandbox.enableWeakerNestedSandbox", _R, _OPENS, False),

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from sandboxd.quantities import duration_s, memory_size
+
 Text = Annotated[str, StringConstraints(min_length=1, max_length=8192)]
 Texts = Annotated[list[Text], Field(max_length=100_000)]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -144,11 +146,23 @@ class Credentials(Section):
     )
 
 
-class Limits(Section):
+class LimitsSection(Section):
     """Limits of one command."""
 
+    memory: Annotated[str | int, AfterValidator(memory_size)] | None = Field(
+        None, description="Memory of one command: 512M, 2G, or bytes"
+    )
+    cpu: Annotated[float | int, Field(ge=0.05, le=4096)] | None = Field(
+        None, description="Linux: processors of one command, such as 1.5"
+    )
+    time: Annotated[str | float | int, AfterValidator(duration_s)] | None = Field(
+        None, description="Time that one command may run: 90s, 10m, 1h30m, or seconds"
+    )
+    processes: Annotated[int, Field(ge=16, le=4_194_304)] | None = Field(
+        None, description="Linux: processes and threads of one command; of root only with control groups"
+    )
     maxProcesses: Annotated[int, Field(ge=16, le=4_194_304)] | None = Field(
-        None, description="Linux: processes and threads of one command at a time; not for a daemon of root"
+        None, description="The same as processes"
     )
 
 
@@ -184,7 +198,7 @@ class Sandbox(Section):
     filesystem: Filesystem | None = None
     credentials: Credentials | None = None
     environment: Environment | None = None
-    limits: Limits | None = None
+    limits: LimitsSection | None = None
     reportViolations: Literal["off", "writes", "all"] | None = Field(
         None, description="Refusals to report: none, writes, or all, which adds reads and Unix sockets"
     )

@@ -39,6 +39,10 @@ SCALARS: dict[str, tuple[Any, Any]] = {
     "sandbox.allowPty": (True, False),
     "sandbox.mandatoryDenySearchDepth": (1, 9),
     "sandbox.limits.maxProcesses": (9000, 100),
+    "sandbox.limits.processes": (9000, 100),
+    "sandbox.limits.memory": (1 << 40, 1 << 30),
+    "sandbox.limits.cpu": (8.0, 0.5),
+    "sandbox.limits.time": (3600.0, 60.0),
     "sandbox.reportViolations": ("off", "all"),
 }
 OPENING: dict[str, list[Any]] = {
@@ -174,6 +178,7 @@ def test_defaults() -> None:
     assert [key for key, row in TABLE.items() if isinstance(row.default, tuple) and effective[key] != []] == []
     assert {key for key, found in effective.items() if found is None} == {
         "sandbox.enabledPlatforms",
+        *(f"sandbox.limits.{name}" for name in ("memory", "cpu", "time")),
         "sandbox.network.httpProxyPort",
         "sandbox.network.socksProxyPort",
         "sandbox.network.parentProxy",
@@ -524,8 +529,8 @@ def assert_no_wider(narrow: Settings, wide: Settings) -> None:
     after, before = narrow.effective(), wide.effective()
     words = ["off", "ask", "log", "writes", "deny", "enforce", "all"]
 
-    def number(found: Any) -> int:
-        return words.index(found) if isinstance(found, str) else int(found)
+    def number(found: Any) -> float:
+        return words.index(found) if isinstance(found, str) else float("inf") if found is None else found
 
     for key, (loose, strict) in SCALARS.items():
         direction = 1 if number(strict) > number(loose) else -1

@@ -129,7 +129,7 @@ def overrides_of(overrides: OverridesRecord | Mapping[str, Any], publish: Sequen
     if isinstance(overrides, OverridesRecord):
         record = overrides
     else:
-        single = ("settings", "ignore_unknown_restrictions")
+        single = ("settings", "limits", "ignore_unknown_restrictions")
         given: dict[str, Any] = {name: v if name in single else tuple(v) for name, v in overrides.items()}
         record = OverridesRecord(**given)
     if isinstance(publish, (str, int)):

@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -15,8 +15,10 @@ from sandboxd.backends.base import LaunchHandle, LaunchSpec, Observer
 from sandboxd.backends.linux.bwrap.bwrap_options import BwrapOptions, probe_options, render
 from sandboxd.backends.linux.bwrap.orphans import end_processes
 from sandboxd.backends.linux.bwrap.sandbox_setup import SandboxSetup
+from sandboxd.backends.linux.command_limits import NO_GROUPS, CommandLimits, ControlGroups, LimitedSetup
 from sandboxd.backends.linux.helper.bridge import Bridge, ExpectedLaunch
 from sandboxd.backends.linux.helper.bridge_protocol import INFO_DESCRIPTOR, INIT_WORDS, OPTIONS_DESCRIPTOR
+from sandboxd.backends.linux.helper.expected_launch import Preparation
 from sandboxd.backends.linux.helper.launch import Launching, NullObserver, PendingSetup, Releasable
 from sandboxd.backends.linux.helper.launch_configuration import MAX_PORT_RANGES, Flags, LaunchConfiguration, Listener
 from sandboxd.backends.linux.helper.launch_records import CaptureRecord, LaunchRecord
@@ -32,7 +34,8 @@ from sandboxd.handover.document import Outgoing
 from sandboxd.plan.filesystem.mounts import FileView, writable_in
 from sandboxd.plan.host_facts import Neutralised, Territory
 from sandboxd.plan.network import NetworkPlan
-from sandboxd.plan.plan import Plan
+from sandboxd.plan.plan import Plan, ProcessLimit
+from sandboxd.policy.model import NO_LIMITS, Limits
 
 HTTP_PORT = 3128
 SOCKS_PORT = 1080
@@ -100,6 +103,8 @@ class LinuxTools:
     """The reason why system calls cannot be watched; empty where they can."""
     unbounded: str = ""
     """The reason why processes cannot be limited; empty where they can."""
+    groups: ControlGroups = NO_GROUPS
+    """The way to control groups for limits."""
     landlock: Landlock = NO_LANDLOCK
     """The Landlock features of this kernel."""
 
@@ -194,8 +199,11 @@ class LinuxBackend:
             processes=None if self._tools.unbounded or plan.processes is None else plan.processes.most,
             confinement=self._tools.landlock.confine(options.roots),
         )
-        if self._tools.unbounded and plan.processes is not None and plan.processes.wanted_by:
-            because = f"{self._tools.unbounded} (sandbox.limits.maxProcesses, {plan.processes.wanted_by})"
+        groups = self._tools.groups
+        processes = plan.processes if groups.found or configuration.processes is not None else None
+        limits = CommandLimits(launch_id, plan.limits, processes, groups)
+        if processes is None and plan.processes is not None and plan.processes.wanted_by:
+            because = f"{self._tools.unbounded} (sandbox.limits.processes, {plan.processes.wanted_by})"
             missing = (*missing, f"the processes of the command are not limited: {because}")
         await self._placeholders.prepare(plan.view.placeholders)
         territory = territory_of(plan.view)
@@ -215,13 +223,17 @@ class LinuxBackend:
             self._cleanup.claimed,
         )  # fmt: skip
         self._launches[launch_id] = launch
+        setup: Preparation = self._completion.of(options, capture)
+        if limits.wanted:
+            launch.take_limits(limits)
+            setup = LimitedSetup(setup, limits)
         launch.handle = self._bridge.expect(
             launch_id,
             ExpectedLaunch(
                 configuration,
                 b"".join(os.fsencode(option) + b"\0" for option in options.options) if options.needs_file else None,
                 launch,
-                self._completion.of(options, capture),
+                setup,
                 launch.clear_up,
             ),
         )
@@ -231,10 +243,10 @@ class LinuxBackend:
         argv = (tools.helper, stage, bridge, launch_id, "--", tools.bwrap, *words, *INFO_WORDS, "--", *INIT_WORDS)
         bounds = () if configuration.processes is None else (PROCESS_LIMIT,)
         layers = (
-            *plan.layers, *LAYERS, *bounds, *tools.landlock.layers, *layers_of(supervision),
+            *plan.layers, *LAYERS, *bounds, *limits.layers, *tools.landlock.layers, *layers_of(supervision),
             *self.ability.layers(plan.network),
         )  # fmt: skip
-        warnings = (*self.warnings, *self.ability.warnings(plan.network), *missing)
+        warnings = (*self.warnings, *self.ability.warnings(plan.network), *missing, *limits.warnings)
         layers = self.named(layers)
         shares_localhost = SESSION_LOCALHOST in layers
         spec = LaunchSpec(
@@ -284,6 +296,7 @@ class LinuxBackend:
                 b"" if expected is None else expected.configuration.encode(),
                 None if expected is None else expected.options,
                 link,
+                *_limits_of(launch),
             )
             outgoing.add("launch", record, launch_id, () if link is None else link.ends)
         self._launches.clear()
@@ -303,6 +316,8 @@ class LinuxBackend:
             launch.territory,
             link=kept,
         )
+        limits, processes = _limits_of(launch)
+        record = replace(record, limits=limits, processes=processes)
         outgoing.add("launch", record, launch_id, kept.ends)
         return True
 
@@ -335,7 +350,14 @@ class LinuxBackend:
         launch.was_claimed = record.link is not None
         launch.must_stand = record.link is None
         capture = capture_for(wanted.ability, wanted.network)
-        completing = self._completion.of(pending_setup.options, capture)
+        completing: Preparation = self._completion.of(pending_setup.options, capture)
+        groups = NO_GROUPS if self._tools is None else self._tools.groups
+        limits = CommandLimits(launch_id, record.limits, record.processes, groups)
+        if limits.wanted:
+            launch.take_limits(limits)
+            completing = LimitedSetup(completing, limits)
+            if record.link is not None:
+                limits.resume(record.link.init_pid, record.link.pid)
         try:
             if record.link is None:
                 configuration = LaunchConfiguration.decode(record.configuration)
@@ -378,6 +400,10 @@ class LinuxBackend:
         if ends:
             self._bridge.log("commands are ended with their daemon", processes=len(ends))
             end_processes(ends)
+
+
+def _limits_of(launch: Launching) -> tuple[Limits, ProcessLimit | None]:
+    return (NO_LIMITS, None) if launch.limits is None else (launch.limits.limits, launch.limits.processes)
 
 
 def _on_nothing(path: str) -> bool:

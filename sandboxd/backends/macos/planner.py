@@ -159,7 +159,12 @@ def _warnings(policy: Policy) -> tuple[str, ...]:
         )
     if policy.max_processes_origin.source is not Source.DEFAULT:
         found.append(
-            "limits.maxProcesses: macOS counts all processes of the user together, so those of the command are not "
+            "limits.processes: macOS counts all processes of the user together, so those of the command are not "
             f"limited ({policy.max_processes_origin})"
         )
+    found += [
+        f"limits.{name}: macOS has no such limit for a command"
+        for name, value in (("memory", policy.limits.memory), ("cpu", policy.limits.cpu))
+        if value is not None
+    ]
     return tuple(found)

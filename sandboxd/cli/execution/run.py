@@ -39,6 +39,9 @@ OPTIONS = (
         many=True,
     ),
     Option("--settings", "add a settings file for this command: a path, or a NAME of --learn", value="FILE"),
+    Option("--memory", "limit the memory of the command: 512M, 2G", value="SIZE"),
+    Option("--cpus", "limit the processors of the command: 1.5", value="NUMBER"),
+    Option("--timeout", "end the command after this time: 90s, 10m, 1h30m", value="TIME"),
     Option(
         "--ignore-unknown-restrictions",
         "run the command although a restriction in the settings is unknown and not enforced",
@@ -73,6 +76,8 @@ HELP = Help(
 )
 _SUSPICIOUS = (1, output.NOT_RUN)  # failures of bubblewrap or the helper, or the command's status: the daemon knows
 
+_LIMITS = frozenset(("memory-limit", "memory-limit-watched", "time-limit"))
+"""Layers that end a command which meets them: that is told."""
 _LONGEST_ANNOTATED = 512 << 10
 
 _WRAPS_TRIED = 3
@@ -159,7 +164,8 @@ def _run_once(
         status = _spawn_annotated(connection, wrapped, grace_s, mask, relay)
     else:
         status = _spawn(wrapped, grace_s, mask, relay)
-    if status in _SUSPICIOUS or after.show or after.learn is not None:
+    limited = status >= output.NOT_RUN and any(layer in _LIMITS for layer in wrapped["layers"])
+    if status in _SUSPICIOUS or limited or after.show or after.learn is not None:
         return _outcome(connection, wrapped["wrap_id"], status, after, again=again)
     return status
 
@@ -223,11 +229,24 @@ def _wrap_params(parsed: Parsed, text: str | None, argv: list[str] | None) -> di
         overrides["publish"] = [_publication(text) for text in parsed.many("publish")]
     if "settings" in parsed:
         overrides["settings"] = _settings_path(parsed.get("settings"))
+    if limits := _limits(parsed):
+        overrides["limits"] = limits
     if "ignore_unknown_restrictions" in parsed:
         overrides["ignore_unknown_restrictions"] = True
     if overrides:
         params["overrides"] = overrides
     return params
+
+
+def _limits(parsed: Parsed) -> dict[str, Any]:
+    named = (("memory", "memory"), ("time", "timeout"), ("cpu", "cpus"))
+    limits = {key: parsed.get(option) for key, option in named if option in parsed}
+    if "cpu" in limits:
+        try:
+            limits["cpu"] = float(limits["cpu"])
+        except ValueError:
+            raise UsageError(f"--cpus needs a number of processors, not {visible(limits['cpu'])}") from None
+    return limits
 
 
 def _join(connection: Connection, params: dict[str, Any]) -> None:
@@ -325,13 +344,13 @@ def _outcome(connection: Connection, wrap_id: str, status: int, after: After, *,
         return status
     if again and status in _SUSPICIOUS and outcome.get("outdated"):
         return None
-    if show:
-        for violation in outcome["violations"]:
+    for violation in outcome["violations"]:
+        if show or violation["kind"] == "limit":
             output.note(_line(violation))
             if violation.get("hint"):
                 output.note(f"  hint: {violation['hint']}")
-        if outcome.get("violations_lost"):
-            output.note(f"sandboxd: {outcome['violations_lost']} more were blocked than could be recorded one by one")
+    if show and outcome.get("violations_lost"):
+        output.note(f"sandboxd: {outcome['violations_lost']} more were blocked than could be recorded one by one")
     if learn is not None and outcome["started"]:
         learn.take(outcome["learned"])
     if status in _SUSPICIOUS and not outcome["started"]:

@@ -163,11 +163,17 @@ def _overrides(record: OverridesRecord | None, cwd: str, *, restricted: bool) ->
         return NO_OVERRIDES
     if record.settings is not None and (not record.settings.startswith("/") or "\0" in record.settings):
         raise ParamsError("overrides.settings", "an absolute path without a NUL character", "another text")
+    for key, value in (record.limits or {}).items():
+        if key not in ("memory", "cpu", "time") or isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise ParamsError("overrides.limits", "memory, cpu and time with a text or a number", key)
+        if key == "cpu" and not isinstance(value, (int, float)):
+            raise ParamsError("overrides.limits", "a number of processors", str(value))
     return Overrides(
         allow_domains=record.allow_domains,
         allow_write=tuple(_below(path, cwd) for path in record.allow_write),
         allow_read=tuple(_below(path, cwd) for path in record.allow_read),
         settings=record.settings,
+        limits=tuple(sorted((key, str(value)) for key, value in (record.limits or {}).items())),
         restricted=restricted,
         ignore_unknown_restrictions=bool(record.ignore_unknown_restrictions),
     )

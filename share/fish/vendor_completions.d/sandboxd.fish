@@ -17,6 +17,9 @@ complete -c sandboxd -n '__sandboxd_is run' -l allow-write -d 'let the command w
 complete -c sandboxd -n '__sandboxd_is run' -l allow-read -d 'let the command read this path although the settings deny it' -r -F
 complete -c sandboxd -n '__sandboxd_is run' -l publish -d 'let this machine reach a server in the sandbox: [HOST:]PORT[:INNER], or SOCKET:INNER for you alone' -x
 complete -c sandboxd -n '__sandboxd_is run' -l settings -d 'add a settings file for this command: a path, or a NAME of --learn' -r -F
+complete -c sandboxd -n '__sandboxd_is run' -l memory -d 'limit the memory of the command: 512M, 2G' -x
+complete -c sandboxd -n '__sandboxd_is run' -l cpus -d 'limit the processors of the command: 1.5' -x
+complete -c sandboxd -n '__sandboxd_is run' -l timeout -d 'end the command after this time: 90s, 10m, 1h30m' -x
 complete -c sandboxd -n '__sandboxd_is run' -l ignore-unknown-restrictions -d 'run the command although a restriction in the settings is unknown and not enforced'
 complete -c sandboxd -n '__sandboxd_is run' -l session -d 'run in this session: its ID or NAME, auto for that of the agent that starts this, or auto:KEY (default: $SANDBOXD_SESSION)' -x
 complete -c sandboxd -n '__sandboxd_is run' -l decide -d 'decide first whether the command may run, and whether in the sandbox, as for an agent\'s tool'

@@ -15,7 +15,7 @@ class ViolationRecord:
     time: float  # seconds since the epoch
     session_id: str
     command_id: str
-    kind: str  # read, write, connect, unix-socket, network or service
+    kind: str  # read, write, connect, unix-socket, network, limit or service
     operation: str
     target: str
     outcome: str

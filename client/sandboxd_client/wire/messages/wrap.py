@@ -17,6 +17,7 @@ class OverridesRecord:
     allow_read: tuple[str, ...] = ()
     settings: str | None = None  # the absolute path of a settings file
     publish: tuple[str, ...] | None = None  # `[HOST:]PORT[:INNER]`, where network.allowLocalBinding permits it
+    limits: dict[str, Any] | None = None  # `memory` (2G), `cpu` (1.5) and `time` (10m), in place of sandbox.limits
     ignore_unknown_restrictions: bool | None = None  # run despite settings that nothing enforces
 
 

@@ -16,6 +16,8 @@ from sandboxd.errors import LaunchError
 from sandboxd.plan.filesystem.mounts import FileView
 from sandboxd.plan.host_facts import Neutralised, Territory
 from sandboxd.plan.network import NetworkPlan
+from sandboxd.plan.plan import ProcessLimit
+from sandboxd.policy.model import Limits
 from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
 
 NOT_LOOKED_THROUGH = "the repository clean-up after the command did not finish"
@@ -31,6 +33,19 @@ class Releasable(Protocol):
         """Release the placeholders, and report the protected names moved aside.
 
         `ran`: a command could have made such names."""
+
+
+class LaunchLimits(Protocol):
+    """The limits of a command (`command_limits`). `told` hears what it has met."""
+
+    told: Callable[[DenialEvent], None]
+    kill: Callable[[], None]
+    limits: Limits
+    processes: ProcessLimit | None
+
+    def started(self) -> None: ...
+    def ending(self) -> None: ...
+    def ended(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +92,12 @@ class Launching:
         self.territory = territory
         self.pending_setup = pending_setup
         self.handle: LaunchHandle | None = None
+        self.limits: LaunchLimits | None = None
+
+    def take_limits(self, limits: LaunchLimits) -> None:
+        """Watch these limits, from the start to the end."""
+        self.limits = limits
+        limits.told, limits.kill = self._observer.refused, self.kill
 
     def claimed(self, pid: int) -> None:
         self.was_claimed = True
@@ -93,6 +114,8 @@ class Launching:
     def started(self) -> None:
         self.must_stand = False
         self._observer.started()
+        if self.limits is not None:
+            self.limits.started()
 
     def refused(self, refusal: DenialEvent) -> None:
         self._observer.refused(refusal)
@@ -114,6 +137,8 @@ class Launching:
         """Clean up after the command. The result is the last byte for process 1."""
         if not self._cleared:
             self._cleared = True
+            if self.limits is not None:
+                self.limits.ending()
             try:
                 if self.must_stand and not self._hold.stands():
                     self._observer.failed("a name that is kept absent was removed meanwhile", outdated=True)
@@ -126,6 +151,8 @@ class Launching:
     def ended(self, status: int | None) -> None:
         looking = self.clear_up()
         self._forget()
+        if self.limits is not None:
+            self.limits.ended()
         if isinstance(looking, bytes):
             self._tell_end(status)
         else:

@@ -10,6 +10,8 @@ from sandboxd.handover.record import NO_DESCRIPTOR, Descriptor
 from sandboxd.plan.filesystem.mounts import Mount
 from sandboxd.plan.host_facts import Territory
 from sandboxd.plan.network import NetworkPlan
+from sandboxd.plan.plan import ProcessLimit
+from sandboxd.policy.model import NO_LIMITS, Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +76,5 @@ class LaunchRecord:
     configuration: bytes = b""
     options: bytes | None = None
     link: LinkRecord | None = None
+    limits: Limits = NO_LIMITS
+    processes: ProcessLimit | None = None
