@@ -23,6 +23,9 @@ from sandboxd.runtime.session import SandboxSession
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapRequest
 
+JUDGED_SHELLS = frozenset(("ash", "bash", "dash", "ksh", "mksh", "sh"))
+"""Shells whose lines are read as rules for commands read them."""
+
 
 class ExplainPath(Protocol):
     """Decide whether a command in `cwd` may read or write an absolute path.
@@ -157,6 +160,13 @@ class PolicyQueries:
         policy = session.policy_of(request.overrides)
         if not policy.commands.deny:
             return
+        shell = posixpath.basename(request.shell or "sh")
+        if request.argv is None and shell not in JUDGED_SHELLS:
+            raise PolicyError(
+                "shell_unjudged",
+                f"permissions.deny cannot judge a line of {shell}, which has another syntax",
+                hint="use bash: sandboxd run --shell bash -c …",
+            )
         text = request.command if request.argv is None else shlex.join(request.argv)
         paths = self._program_paths(policy, session.id, request.cwd, search)
         denial = await paths.decide(lambda resolve: denied_by_rule(policy, text or "", resolve))

@@ -23,11 +23,13 @@ def command_argv(command: Argv | ShellText, shells: Sequence[tuple[str, str]]) -
     if isinstance(command, Argv):
         return _checked(command.words)
     shell = _shell(command, shells)
-    size = _size(command.text)
+    size, options = _size(command.text), ("-l", "-c") if command.login else ("-c",)
     if size <= LONGEST_WORD:
-        return _checked((shell, "-c", command.text))
+        return _checked((shell, *options, command.text))
+    if shell.endswith("/fish"):
+        raise _too_long(f"a line for fish has {size:,} bytes; {LONGEST_WORD:,} can be handed over")
     pieces = _cut(command.text, size)
-    return _checked((shell, "-c", _joiner(len(pieces)), shell, *pieces))
+    return _checked((shell, *options, _joiner(len(pieces)), shell, *pieces))
 
 
 def _shell(command: ShellText, shells: Sequence[tuple[str, str]]) -> str:

@@ -191,11 +191,15 @@ def plan_in(layout: Layout, place: Place, command: Argv | ShellText, environment
     """Plan one command in a layout. Raises `CallerError` for an impossible command.
 
     Of the caller's `environment` CALLER_NAMES count."""
+    change = change_environment(place, layout.session_tmp, environment, layout.sockets)
+    argv = command_argv(command, layout.shells)
+    if isinstance(command, ShellText) and argv[0].startswith("/"):
+        change = replace(change, set={**change.set, "SHELL": argv[0]})
     return Plan(
         view=layout.view,
-        environment=change_environment(place, layout.session_tmp, environment, layout.sockets),
+        environment=change,
         cwd=layout.cwd,
-        argv=command_argv(command, layout.shells),
+        argv=argv,
         warnings=layout.warnings,
         supervision=layout.supervision,
         attribution=layout.attribution,

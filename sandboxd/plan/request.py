@@ -67,6 +67,7 @@ class ShellText:
 
     text: str
     shell: str | None = None
+    login: bool = False
 
 
 DEFAULT_SHELLS = ("/bin/bash", "/bin/sh")

@@ -247,7 +247,9 @@ class SandboxSession:
         unenforced = check_restrictions(policy) if policy.unenforced else ()
         await self._parts.backend.ready()
         place = self._place(request.cwd, policy.network.transparent)
-        program = Argv(request.argv) if request.argv is not None else ShellText(request.command or "", request.shell)
+        program: Argv | ShellText = ShellText(request.command or "", request.shell, request.login)
+        if request.argv is not None:
+            program = Argv(request.argv)
         plan = await self._parts.planner.plan(policy, place, program, request.environment)
         wrap_id = secrets.token_hex(16)
         reads_reported = plan.supervision.reads or self._parts.backend.name == "macos"

@@ -186,6 +186,7 @@ class WrapRequest:
     command: str | None = None
     argv: tuple[str, ...] | None = None
     shell: str | None = None
+    login: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     command_id: str | None = None
     command_text: str | None = None

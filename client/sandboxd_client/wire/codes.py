@@ -129,6 +129,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("local_binding_denied", POLICY, "allowLocalBinding does not permit published ports"),
     ("publish_conflict", POLICY, "a published port has another use inside the sandbox"),
     ("cwd_special", POLICY, "the sandbox replaces the working directory"),
+    ("shell_unjudged", POLICY, "permissions.deny cannot judge a line of this shell"),
     ("shell_unavailable", POLICY, "the shell does not exist inside the sandbox"),
     ("device_basic", POLICY, "a rule denies a device of the sandbox's own /dev"),
     ("devices_all", POLICY, "a rule opens all devices at once"),

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 SUMMARY = "Run one command in the sandbox. Streams, terminal and exit status are the command's."
 SYNTAX = "run [OPTION…] ([--] CMD ARG… | -c TEXT)"
 OPTIONS = (
-    Option("-c", "run this shell line", value="TEXT"),
+    Option("-c", "run this line in your shell ($SHELL: bash, zsh, fish or dash)", value="TEXT"),
+    Option("--shell", "run the line of -c in this shell: a path, or a name in PATH", value="SHELL"),
+    Option("--login", "let the shell of -c read the start-up files of a login"),
     Option("--cwd", "run in this directory", value="DIR"),
     Option(
         "--allow-domain", "let the command connect to this host, besides those of the settings", value="HOST", many=True
@@ -78,6 +80,7 @@ _SUSPICIOUS = (1, output.NOT_RUN)  # failures of bubblewrap or the helper, or th
 
 _LIMITS = frozenset(("memory-limit", "memory-limit-watched", "time-limit"))
 """Layers that end a command which meets them: that is told."""
+_SHELLS = ("bash", "zsh", "fish", "dash")
 _LONGEST_ANNOTATED = 512 << 10
 
 _WRAPS_TRIED = 3
@@ -212,6 +215,12 @@ def _wrap_params(parsed: Parsed, text: str | None, argv: list[str] | None) -> di
     params: dict[str, Any] = {"cwd": cwd, "env": sendable(os.environ)}
     if text is not None:
         params["command"] = text
+        if shell := _shell(parsed):
+            params["shell"] = shell
+        if "login" in parsed:
+            params["login"] = True
+    elif "shell" in parsed or "login" in parsed:
+        raise UsageError("--shell and --login need a shell line: -c TEXT")
     else:
         params["argv"] = argv
     if session := parsed.get("session") or os.environ.get(SESSION_VARIABLE):
@@ -236,6 +245,26 @@ def _wrap_params(parsed: Parsed, text: str | None, argv: list[str] | None) -> di
     if overrides:
         params["overrides"] = overrides
     return params
+
+
+def _shell(parsed: Parsed) -> str | None:
+    """Return the shell of -c: the one named, or that of the user; None for bash.
+
+    A decision is about a line of bash, so --decide and --disable-sandbox run it in that."""
+    decides = "decide" in parsed or "disable_sandbox" in parsed
+    named: str | None = parsed.get("shell")
+    if named is None:
+        users = os.environ.get("SHELL", "")
+        known = not decides and users.startswith("/") and os.path.basename(users) in _SHELLS
+        return users if known and os.access(users, os.X_OK) else None
+    if decides:
+        raise UsageError("--shell cannot be used with --decide and --disable-sandbox, which judge a line of bash")
+    if "/" in named:
+        return absolute(named)
+    for directory in os.environ.get("PATH", os.defpath).split(":"):
+        if directory.startswith("/") and os.access(path := os.path.join(directory, named), os.X_OK):
+            return path
+    raise UsageError(f"--shell: there is no program {visible(named)} in PATH")
 
 
 def _limits(parsed: Parsed) -> dict[str, Any]:

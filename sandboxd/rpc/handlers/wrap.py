@@ -74,6 +74,7 @@ class WrapMethods:
             command=params.command,
             argv=params.argv,
             shell=params.shell,
+            login=bool(params.login),
             environment=params.env or {},
             command_id=params.command_id,
             command_text=params.command_text,

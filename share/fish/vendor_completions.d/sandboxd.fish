@@ -10,7 +10,9 @@ complete -c sandboxd -f
 complete -c sandboxd -n __sandboxd_is_alone -l help -d 'show this text'
 complete -c sandboxd -n __sandboxd_is_alone -l version -d 'print the version'
 complete -c sandboxd -n __sandboxd_is_alone -a run -d 'run one command in the sandbox'
-complete -c sandboxd -n '__sandboxd_is run' -s c -d 'run this shell line' -x
+complete -c sandboxd -n '__sandboxd_is run' -s c -d 'run this line in your shell ($SHELL: bash, zsh, fish or dash)' -x
+complete -c sandboxd -n '__sandboxd_is run' -l shell -d 'run the line of -c in this shell: a path, or a name in PATH' -x
+complete -c sandboxd -n '__sandboxd_is run' -l login -d 'let the shell of -c read the start-up files of a login'
 complete -c sandboxd -n '__sandboxd_is run' -l cwd -d 'run in this directory' -x -a '(__fish_complete_directories)'
 complete -c sandboxd -n '__sandboxd_is run' -l allow-domain -d 'let the command connect to this host, besides those of the settings' -x
 complete -c sandboxd -n '__sandboxd_is run' -l allow-write -d 'let the command write this path, besides those of the settings' -r -F

@@ -34,6 +34,7 @@ class WrapParams:
     command_id: str | None = None
     command_text: str | None = None  # the form of the command for display
     overrides: OverridesRecord | None = None
+    login: bool | None = None  # `shell` reads the start-up files of a login
 
 
 @dataclass(frozen=True, slots=True)
