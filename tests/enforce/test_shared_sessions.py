@@ -206,3 +206,40 @@ def test_a_command_inside_neither_lists_nor_kills(daemon: DaemonProcess) -> None
         done = daemon.run("run", *daemon.identity.command(words[0], "--no-autostart", *words[1:]))
         assert done.returncode == 125, done.stdout
     assert daemon.run("ps").returncode == 0
+
+
+MANY = """
+import subprocess, sys
+from concurrent.futures import ThreadPoolExecutor
+from sandboxd_client import Client
+SERVER = '''
+import socket, sys
+server = socket.create_server(("127.0.0.1", 3000))
+print("listening", flush=True)
+while True:
+    server.accept()[0].sendall(sys.argv[1].encode())
+'''
+CLIENT = "import socket; print(socket.create_connection(('127.0.0.1', 3000)).recv(99).decode())"
+PYTHON = [sys.executable, "-I", "-S", "-c"]
+with Client() as box, ThreadPoolExecutor(8) as pool:
+    names = [f"{sys.argv[1]}-{n}" for n in range(50)]
+    ids = {name: box.session_join(key=name).session_id for name in names}
+    def serve(name):
+        child = box.spawn([*PYTHON, SERVER, name], session_id=ids[name], stdout=subprocess.PIPE, text=True)
+        assert child.stdout.readline() == "listening\\n"
+        return child
+    def ask(name):
+        return box.run([*PYTHON, CLIENT], session_id=ids[name], capture_output=True, text=True)
+    children = list(pool.map(serve, names))
+    for name, done in zip(names, pool.map(ask, names)):
+        print("right" if done.stdout == name + "\\n" else done)
+    for name in names:
+        box.session_close(ids[name])
+    for child in children:
+        child.communicate()
+"""
+
+
+def test_fifty_sessions_serve_one_port_each(daemon: DaemonProcess, name: str) -> None:
+    done = daemon.python(MANY, name)
+    assert done.stdout.split("\n")[:-1] == ["right"] * 50, done
