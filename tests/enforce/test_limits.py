@@ -121,3 +121,16 @@ def test_a_project_lowers_limits_only(start_daemon: StartDaemon) -> None:
 def test_a_limit_that_means_nothing_runs_nothing(daemon: DaemonProcess, words: tuple[str, str], why: str) -> None:
     done = daemon.run("run", *words, "echo", "ran")
     assert done.returncode in (2, 125) and done.stdout == "" and why in done.stderr
+
+
+def test_memory_is_watched_over_a_restart(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    code = "print(1, flush=True); input(); block = b'x' * (160 << 20); input()"
+    words = ("run", "--memory", "100M", "python3", "-I", "-S", "-c", code)
+    command = daemon.popen(*words, stdin=-1, stdout=-1, stderr=-1, text=True)
+    assert command.stdin is not None and command.stdout is not None and command.stdout.readline() == "1\n"
+    assert daemon.run("restart").returncode == 0
+    command.stdin.write("\n")
+    command.stdin.flush()
+    assert command.wait(60) == 137
+    assert "out-of-memory" in command.communicate()[1]
