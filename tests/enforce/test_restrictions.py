@@ -235,7 +235,7 @@ def test_a_tool_alone_closes_all_that_it_does(start_daemon: StartDaemon, identit
 
 
 @pytest.mark.parametrize("source", ["user", "project"])
-@pytest.mark.parametrize("rule", ["Read", "*", "read(.env)", "View(.env)", "Bash(command:rm *)", "Read(path:.env)"])
+@pytest.mark.parametrize("rule", ["Read", "read(.env)", "View(.env)", "Bash(command:rm *)", "Read(path:.env)"])
 def test_a_rule_that_is_not_enforced_keeps_commands_from_running(
     start_daemon: StartDaemon, identity: Identity, source: str, rule: str
 ) -> None:
@@ -248,9 +248,19 @@ def test_a_rule_that_is_not_enforced_keeps_commands_from_running(
     assert not (identity.workspace / "ran").exists()
     lint = daemon.run("settings", "lint")
     assert repr(rule) in lint.stdout + lint.stderr and lint.returncode != 0
-    if rule != "*":
-        done = daemon.run("run", "--ignore-unknown-restrictions", "--", "touch", "ran")
-        assert done.returncode == 0 and "not enforced" in done.stderr and repr(rule) in done.stderr, done
+    done = daemon.run("run", "--ignore-unknown-restrictions", "--", "touch", "ran")
+    assert done.returncode == 0 and "not enforced" in done.stderr and repr(rule) in done.stderr, done
+
+
+def test_a_denial_of_everything_lets_no_command_run(start_daemon: StartDaemon, identity: Identity) -> None:
+    daemon = start_daemon()
+    project_file(identity, {"permissions": {"deny": ["*"]}})
+    for option in ([], ["--ignore-unknown-restrictions"]):
+        done = daemon.run("run", *option, "--", "touch", "ran")
+        assert done.returncode == NOT_RUN and "denied by Bash(*)" in done.stderr and "settings.json:" in done.stderr, done
+        assert not (identity.workspace / "ran").exists()
+    project_file(identity, {"permissions": {"deny": ["Bash(rm *)"]}})
+    assert daemon.run("run", "--", "touch", "ran").returncode == 0 and (identity.workspace / "ran").exists()
 
 
 def test_rules_about_other_tools_say_nothing_and_allow_nothing(start_daemon: StartDaemon, identity: Identity) -> None:

@@ -48,8 +48,10 @@ async def refused(client: RawClient, running: RunningDaemon, method: str) -> Non
 
 async def test_no_text_makes_the_daemon_fail() -> None:
     async with running_daemon(settings=RULES, assemble=FakeMachine().assemble) as running, running.client() as client:
-        for method in METHODS.keys() - {"shutdown", "restart"}:
+        for method in METHODS.keys() - {"shutdown", "restart", "hello"}:
             await refused(client, running, method)
+        async with running.client() as restricted:  # a hello that is not understood takes power from its connection
+            await refused(restricted, running, "hello")
         project = str(running.around.project)
         assert await slug(client, "should_sandbox", {"command": "é \U0001f600", "cwd": project}) == ""
         assert await slug(client, "wrap", {"argv": ["é", "\U0001f600"], "cwd": project}) == ""

@@ -21,7 +21,8 @@ def test_the_first_version() -> None:
     found = (*user.problems, *managed.problems)
     assert {problem.slug for problem in found} == {"settings_unsupported_key"}
     assert {problem.message.split()[0] for problem in found} == {"sandbox.ripgrep", "sandbox.socatPath"}
-    assert check_settings(merge([user]), SCOPE) == user.problems
+    wide, *others = check_settings(merge([user]), SCOPE)
+    assert (wide.slug, wide.fatal) == ("exclusion_runs_anything", False) and tuple(others) == user.problems
     policy = build_policy(merge([user]), SCOPE)
     assert policy.enabled and policy.network.strict_allowlist and not policy.commands.allow_unsandboxed
     assert [rule.pattern.text for rule in policy.network.allowed][-1] == "example.com"
