@@ -257,7 +257,7 @@ def test_a_denial_of_everything_lets_no_command_run(start_daemon: StartDaemon, i
     project_file(identity, {"permissions": {"deny": ["*"]}})
     for option in ([], ["--ignore-unknown-restrictions"]):
         done = daemon.run("run", *option, "--", "touch", "ran")
-        assert done.returncode == NOT_RUN and "denied by Bash(*)" in done.stderr and "settings.json:" in done.stderr, done
+        assert done.returncode == NOT_RUN and "denied by Bash(*)" in done.stderr, done
         assert not (identity.workspace / "ran").exists()
     project_file(identity, {"permissions": {"deny": ["Bash(rm *)"]}})
     assert daemon.run("run", "--", "touch", "ran").returncode == 0 and (identity.workspace / "ran").exists()
