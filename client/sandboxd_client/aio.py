@@ -20,7 +20,7 @@ from sandboxd_client.running.aio_process import (
     complete,
     start,
 )
-from sandboxd_client.running.commands import Path, absolute, session_around
+from sandboxd_client.running.commands import Path, absolute, is_in_sandbox, session_around
 from sandboxd_client.running.completed import Completed
 from sandboxd_client.running.launching import (
     LONGEST_ANNOTATED,
@@ -36,7 +36,6 @@ from sandboxd_client.running.launching import (
     check_decision,
     check_options,
     command_line,
-    is_in_sandbox,
     off_warning,
     question_about,
     run_arguments,
@@ -286,6 +285,7 @@ class AsyncSession:
         *,
         cwd: Path | None = None,
         dangerously_disable_sandbox: bool = False,
+        dangerouslyDisableSandbox: bool = False,
         path: str | None = None,
         is_sandbox: bool | None = None,
     ) -> ShouldSandboxResult:
@@ -294,7 +294,7 @@ class AsyncSession:
                 command,
                 cwd=self._absolute(cwd),
                 session_id=session_id,
-                dangerously_disable_sandbox=dangerously_disable_sandbox,
+                dangerously_disable_sandbox=dangerously_disable_sandbox or dangerouslyDisableSandbox,
                 path=path,
                 is_sandbox=is_sandbox,
             )

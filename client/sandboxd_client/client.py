@@ -13,7 +13,7 @@ from typing import Any, TypeVar, Unpack, cast
 
 from sandboxd_client.errors import ConnectionLost, RpcError, SandboxdError, SandboxOffWarning, WrapOutdated
 from sandboxd_client.rpc import RpcMethods, opening
-from sandboxd_client.running.commands import Path, absolute, session_around
+from sandboxd_client.running.commands import Path, absolute, is_in_sandbox, session_around
 from sandboxd_client.running.completed import Completed
 from sandboxd_client.running.launching import (
     LONGEST_ANNOTATED,
@@ -29,7 +29,6 @@ from sandboxd_client.running.launching import (
     check_decision,
     check_options,
     command_line,
-    is_in_sandbox,
     off_warning,
     question_about,
     run_arguments,
@@ -287,6 +286,7 @@ class Session:
         *,
         cwd: Path | None = None,
         dangerously_disable_sandbox: bool = False,
+        dangerouslyDisableSandbox: bool = False,
         path: str | None = None,
         is_sandbox: bool | None = None,
     ) -> ShouldSandboxResult:
@@ -295,7 +295,7 @@ class Session:
                 command,
                 cwd=self._absolute(cwd),
                 session_id=session_id,
-                dangerously_disable_sandbox=dangerously_disable_sandbox,
+                dangerously_disable_sandbox=dangerously_disable_sandbox or dangerouslyDisableSandbox,
                 path=path,
                 is_sandbox=is_sandbox,
             )

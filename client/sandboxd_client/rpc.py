@@ -9,7 +9,14 @@ from typing import Any, TypeVar
 
 from sandboxd_client import __version__
 from sandboxd_client.errors import InvalidCommand
-from sandboxd_client.running.commands import Path, absolute, check_command, sendable, sendable_search_path
+from sandboxd_client.running.commands import (
+    Path,
+    absolute,
+    check_command,
+    is_in_sandbox,
+    sendable,
+    sendable_search_path,
+)
 from sandboxd_client.wire.messages import methods
 from sandboxd_client.wire.messages.check import CheckParams, CheckResult
 from sandboxd_client.wire.messages.commands import (
@@ -186,6 +193,7 @@ class RpcMethods:
         cwd: Path | None = None,
         session_id: str | None = None,
         dangerously_disable_sandbox: bool = False,
+        dangerouslyDisableSandbox: bool = False,
         path: str | None = None,
         is_sandbox: bool | None = None,
     ) -> ShouldSandboxResult:
@@ -194,9 +202,9 @@ class RpcMethods:
             command,
             session_id,
             absolute(cwd),
-            dangerously_disable_sandbox,
+            dangerously_disable_sandbox or dangerouslyDisableSandbox,
             sendable_search_path(os.environ) if path is None else path,
-            bool(os.environ.get("IS_SANDBOX")) if is_sandbox is None else is_sandbox,
+            is_in_sandbox() if is_sandbox is None else is_sandbox,
         )
         return self.call(methods.SHOULD_SANDBOX, params)
 
@@ -265,6 +273,8 @@ class RpcMethods:
         command: str | None = None,
         command_id: str | None = None,
         reason: str = "",
+        search_path: str | None = None,
+        is_sandbox: bool | None = None,
     ) -> PermissionRequestResult:
         """Ask the user, without a time limit; deny at once without a subscriber."""
         params = PermissionRequestParams(
@@ -278,6 +288,8 @@ class RpcMethods:
             command=command,
             command_id=command_id,
             reason=reason,
+            search_path=search_path,
+            is_sandbox=is_in_sandbox() if is_sandbox is None else is_sandbox,
         )
         return self.call(methods.PERMISSION_REQUEST, params)
 
@@ -387,7 +399,8 @@ class RpcMethods:
         session_id: str | None = None,
         cwd: Path | None = None,
     ) -> ExplainResult:
-        params = ExplainParams(kind, target, write, session_id, absolute(cwd))
+        inside = is_in_sandbox() if kind == "command" else None
+        params = ExplainParams(kind, target, write, session_id, absolute(cwd), inside)
         return self.call(methods.POLICY_EXPLAIN, params)
 
     def policy_effective(self, *, session_id: str | None = None, cwd: Path | None = None) -> EffectiveResult:

@@ -342,7 +342,7 @@ class _Steps:
             base.observers.feed,
             sessions,
             slow_reports=config.platform == "macos",
-            key=None if self.earlier is None else self.earlier.annotation_key,
+            key=policies.places.trust.seal_key() if self.earlier is None else self.earlier.annotation_key,
         )
         return _Queries(policy, permissions, violations, SettingsSubscriptions(policies))
 

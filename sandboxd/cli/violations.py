@@ -83,9 +83,9 @@ def line_of(violation: ViolationRecord) -> str:
 
 
 def _say_what_is_missing(found: ViolationListResult) -> None:
-    shown = sum(violation.count for violation in found.violations)
-    if found.total - found.lost > shown:
-        note(f"{found.total - found.lost - shown} earlier ones are not kept")
+    counted = sum(violation.count for violation in found.violations) + found.lost + found.hidden
+    if found.total > counted:
+        note(f"{found.total - counted} earlier ones are not kept")
     if found.lost:
         warn(f"{found.lost} more came too fast to be recorded one by one")
     if found.hidden:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -167,9 +166,8 @@ class PolicyQueries:
                 f"permissions.deny cannot judge a line of {shell}, which has another syntax",
                 hint="use bash: sandboxd run --shell bash -c …",
             )
-        text = request.command if request.argv is None else shlex.join(request.argv)
         paths = self._program_paths(policy, session.id, request.cwd, search)
-        denial = await paths.decide(lambda resolve: denied_by_rule(policy, text or "", resolve))
+        denial = await paths.decide(lambda resolve: denied_by_rule(policy, request.line, resolve))
         if denial is not None:
             where = f" in {denial.origin}" if denial.origin is not None else ""
             raise PolicyError("command_denied", f"{denial.text}{where}", hint=denial.hint)

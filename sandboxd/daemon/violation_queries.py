@@ -31,8 +31,8 @@ def _every(session_id: str) -> bool:
 class ViolationSnapshot:
     """Kept violations up to a cursor.
 
-    `total` counts also those that are not kept, `hidden` those that settings ignore, `lost` those over the bounds of a
-    command. `complete` means that none is missing between the given cursor and `cursor`."""
+    `total` counts also those that are not kept. `hidden` and `lost` are parts of it: ignored by settings,
+    and over the bounds of a command. `complete` means that none is missing between the given cursor and `cursor`."""
 
     violations: tuple[Violation, ...]
     total: int

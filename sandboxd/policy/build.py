@@ -16,6 +16,7 @@ from sandboxd.policy.commands.command_patterns import parse_command_pattern, par
 from sandboxd.policy.commands.exclusion import bare_pattern, head_of, why_never
 from sandboxd.policy.commands.shell_programs import INTERPRETERS, LAUNCHERS, unversioned
 from sandboxd.policy.commands.wide_programs import runs_others
+from sandboxd.policy.ignored_violations import expanded
 from sandboxd.policy.model import (
     PLAN_MODE,
     AuditPolicy,
@@ -204,14 +205,14 @@ class _Builder:
         return not why
 
     def ignored_violations(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        entries = self._reader.entries("sandbox.ignoreViolations")
+        entries, home = self._reader.entries("sandbox.ignoreViolations"), self._reader.scope.home
         for entry in entries:
             command, patterns = entry.value
             if command == "*" and any(not pattern.strip("* ") for pattern in patterns):
                 message = "every violation is hidden"
                 hint = "name a part of the path or host"
                 self._reader.warn("ignore_everything", message, entry.origin, hint=hint)
-        return tuple(entry.value for entry in entries)
+        return tuple((key, tuple(expanded(text, home) for text in texts)) for key, texts in (e.value for e in entries))
 
     # --- the rest ---
 

@@ -378,7 +378,7 @@ class Command:
             self.command_id,
             denial,
             self._bound,
-            lambda: self._is_hidden(self.text, denial.operation, denial.target),
+            lambda: self._is_hidden(self._request.line, denial.operation, denial.target),
         )
 
     def ended(self, status: int | None) -> None:
@@ -414,7 +414,9 @@ class Command:
         self._files_hold, self._remove_made = lambda: True, lambda since: ""
         self._settings.close()
         self.text = self.text[:TEXT_KEPT]
-        self._request = WrapRequest(self._request.cwd, self.text, overrides=self._request.overrides)
+        self._request = WrapRequest(
+            self._request.cwd, self._request.line[:TEXT_KEPT], overrides=self._request.overrides
+        )
 
     # what a session does with it
 

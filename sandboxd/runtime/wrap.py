@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -209,6 +210,11 @@ class WrapRequest:
                 )
         if not os.path.isabs(self.cwd):
             raise CallerError("cwd_relative", f"cwd is not absolute: {self.cwd!r}", hint="send an absolute path")
+
+    @property
+    def line(self) -> str:
+        """Return the command as one shell line."""
+        return self.command or "" if self.argv is None else shlex.join(self.argv)
 
     @property
     def text(self) -> str:

@@ -351,6 +351,16 @@ def methods(fake: FakeDaemon) -> list[str]:
     return [heard.method for heard in fake.calls]
 
 
+def test_every_name_of_the_wish_is_sent(box: Client, fake: FakeDaemon) -> None:
+    decide(fake, sandboxed=False, behavior="ask")
+    wishes: tuple[Any, ...] = ({"dangerously_disable_sandbox": True}, {"dangerouslyDisableSandbox": True})
+    for wish in wishes:
+        with box.session("/") as session:
+            for asked in (box, session):
+                asked.should_sandbox("ls", **wish)
+                assert fake.calls[-1].params["dangerously_disable_sandbox"] is True
+
+
 def test_without_decide_it_is_always_wrapped(box: Client, fake: FakeDaemon) -> None:
     decide(fake, sandboxed=False, behavior="allow")
     assert box.run("true").sandboxed

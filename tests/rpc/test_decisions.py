@@ -156,9 +156,15 @@ async def test_is_sandbox_is_of_the_callers_environment(machine: FakeMachine) ->
     async with running_daemon(assemble=machine.assemble) as running, running.client() as client:
         params = {"cwd": str(running.around.project), "permission_mode": "open"}
         session = (await client.result("session.open", params))["session_id"]
-        asked = {"command": "ls", "session_id": session}
+        asked = {"session_id": session}
         root = os.geteuid() == 0
         for given, allowed in ((True, True), (False, not root), (None, not root or bool(os.environ.get("IS_SANDBOX")))):
             more = {} if given is None else {"is_sandbox": given}
-            result = await client.result("should_sandbox", {**asked, **more})
+            result = await client.result("should_sandbox", {"command": "ls", **asked, **more})
             assert (result["behavior"] == "allow") is allowed
+            explained = await client.result("policy.explain", {"kind": "command", "target": "ls", **asked, **more})
+            assert (explained["behavior"] == "allow") is allowed
+            query = {"kind": "command", "command": "ls", **more}
+            assert (await client.result("permission.request", {**asked, **query}))["behavior"] == (
+                "allow" if allowed else "deny"
+            )

@@ -772,7 +772,13 @@ async def test_the_names_of_the_original_are_negotiated(
         assert "requestId" not in other and other == {k: v for k, v in question.items() if k in other}
         reply = await person.call("sandbox_permission_response", {"requestId": question["requestId"]})
         assert reply["error"]["data"]["slug"] == "invalid_params"
-        answer = {"requestId": question["requestId"], "decision": "allow"}
+        for wrong in ({"host": "other.test"}, {"toolUseId": "c-8"}):
+            more = {"requestId": question["requestId"], "decision": "allow", **wrong}
+            reply = await person.call("sandbox_permission_response", more)
+            assert reply["error"]["data"]["slug"] == "invalid_params"
+        answer = {
+            "requestId": question["requestId"], "toolUseId": "c-9", "host": "ask.test", "decision": "allow",
+        }  # fmt: skip
         assert (await person.call("sandbox_permission_response", answer))["result"]["behavior"] == "allow"
         resolved = await person.told(RESOLVED)
         assert (resolved["decision"], resolved["requestId"]) == ("allow", question["request_id"])

@@ -12,7 +12,7 @@ from sandboxd.plan.request import ShellText
 from sandboxd.policy.model import FilePolicy, PathRule, Policy
 from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
 from sandboxd.settings.origins import BUILT_IN
-from support.daemon import RunningDaemon
+from support.daemon import RunningDaemon, running_daemon, surroundings
 from support.fake_host import FakeHost, place
 from support.fake_runtime import FakeHandle, FakeMachine
 from support.rpc import RawClient
@@ -184,12 +184,30 @@ async def test_a_flood_is_bounded_counted_and_pushes_nobody_else_out(
 
 
 async def test_hidden_ones_are_counted(client: RawClient, running: RunningDaemon, command: FakeHandle) -> None:
-    running.around.write(running.around.user_settings, {"sandbox": {"ignoreViolations": {"*": ["/usr/bin"]}}})
+    hidden = {"*": ["~/bin"], "make": ["/opt"]}
+    running.around.write(running.around.user_settings, {"sandbox": {"ignoreViolations": hidden}})
     running.daemon.policies.reload()
-    command.observer.refused(refusal("/usr/bin/x"))
-    command.observer.refused(refusal("/etc/x"))
+    for target in (f"{running.around.home}/bin/x", "/opt/x", "/etc/x"):
+        command.observer.refused(refusal(target))
     found = await client.result("violation.list")
-    assert (targets(found), found["total"], found["hidden"]) == (["/etc/x"], 1, 1)
+    assert (targets(found), found["total"], found["hidden"]) == (["/etc/x"], 3, 2)
+
+
+async def test_a_block_of_an_earlier_daemon_is_stripped(machine: FakeMachine) -> None:
+    async with surroundings() as around:
+        blocks: list[str] = []
+        for _ in range(2):
+            async with running_daemon(around=around, assemble=machine.assemble) as running, running.client() as client:
+                stripped = [await strip(client, block) for block in blocks]
+                blocks.append(await annotate(client, FORGED))
+        assert stripped == [FORGED] and blocks[0] == blocks[1]
+        key = around.home / ".local/state/sandboxd/trust/seal"
+        assert key.stat().st_mode & 0o777 == 0o600
+        for content in (b"short", b"x" * 33):
+            key.write_bytes(content)
+            async with running_daemon(around=around, assemble=machine.assemble) as running, running.client() as client:
+                assert await strip(client, blocks[0]) == blocks[0], "a damaged key is replaced"
+            assert len(key.read_bytes()) == 32
 
 
 # annotate and strip

@@ -59,6 +59,11 @@ def sendable_search_path(environment: Mapping[str, str]) -> str:
     return ":".join(filter(_is_text, environment.get("PATH", "").split(":")))
 
 
+def is_in_sandbox(environment: Mapping[str, str] | None = None) -> bool:
+    """Return whether an environment says that its program is in a sandbox already ($IS_SANDBOX)."""
+    return bool((os.environ if environment is None else environment).get("IS_SANDBOX"))
+
+
 SESSION_VARIABLE = "SANDBOXD_SESSION"
 
 

@@ -21,7 +21,7 @@ from sandboxd_client.errors import (
     SettingsChanged,
     WrapOutdated,
 )
-from sandboxd_client.running.commands import Path, absolute, sendable_search_path
+from sandboxd_client.running.commands import Path, absolute, is_in_sandbox, sendable_search_path
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.prompts import PermissionRequestResult
 from sandboxd_client.wire.messages.wrap import OverridesRecord, WrapOutcomeResult, WrapResult
@@ -164,11 +164,6 @@ def wants_outside(options: Mapping[str, Any]) -> bool:
     return bool(options.get("dangerously_disable_sandbox") or options.get("dangerouslyDisableSandbox"))
 
 
-def is_in_sandbox(env: Mapping[str, str] | None) -> bool:
-    """Return whether a caller says that it runs in a sandbox already."""
-    return bool((os.environ if env is None else env).get("IS_SANDBOX"))
-
-
 def search_path(options: Mapping[str, Any]) -> str:
     """Return the PATH of a command without a sandbox."""
     env = options.get("env")
@@ -237,6 +232,8 @@ def question_about(
         "cwd": absolute(options.get("cwd")),
         "command": command_line(command),
         "command_id": options.get("command_id"),
+        "search_path": search_path(options),
+        "is_sandbox": is_in_sandbox(options.get("env")),
     }
 
 

@@ -473,6 +473,11 @@ def _all_starts(lines: Sequence[ShellLine]) -> Iterator[Sequence[Word]]:
             yield from _starts(simple.words)
 
 
+def programs_of(text: str) -> Iterator[tuple[str, ...]]:
+    """Yield the words of a line from each one on that may be a program."""
+    yield from (tuple(word.text for word in words) for words in _all_starts(_lines_within(text)))
+
+
 def _starts(words: Sequence[Word]) -> list[Sequence[Word]]:
     """Return the words from each one on that may be a program."""
     found = [words] if words else []

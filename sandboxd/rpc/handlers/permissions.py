@@ -58,6 +58,12 @@ class PermissionMethods:
         prompts, behavior = self.permissions.prompts, params.behavior or params.decision
         if behavior is None or (params.behavior and params.decision and params.behavior != params.decision):
             raise CallerError("invalid_params", "an answer is one behavior", hint="send behavior: allow or deny")
+        asked = next((one.question for one in prompts.open() if one.request_id == params.request_id), None)
+        named = (("host", params.host), ("command_id", params.tool_use_id))
+        if asked is not None and any(text not in (None, getattr(asked, name)) for name, text in named):
+            raise CallerError(
+                "invalid_params", "the answer names another host or command than the question", hint="leave it out"
+            )
         if any(map(has_ended, prompts.askers(params.request_id, present=True))):
             raise CallerError(
                 "not_permitted",
@@ -102,8 +108,8 @@ class PermissionMethods:
             command_id=params.command_id,
             reason=params.reason,
             directory=cwd,
-            search=await caller_search_path(call),
-            is_sandbox=await caller_is_sandbox(call, None),
+            search=await caller_search_path(call) if params.search_path is None else params.search_path,
+            is_sandbox=await caller_is_sandbox(call, params.is_sandbox),
         )
         answer = await self.permissions.request(session, query, uid=call.caller.uid, process=call.caller.process)
         return PermissionRequestResult(

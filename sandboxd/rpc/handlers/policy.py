@@ -62,7 +62,7 @@ class PolicyMethods:
                     mine,
                     uid=call.caller.uid,
                     search=search,
-                    is_sandbox=await caller_is_sandbox(call, None),
+                    is_sandbox=await caller_is_sandbox(call, params.is_sandbox),
                 )
                 explained = Explained(params.target, answer.decision, answer.sandboxed)
         decision = explained.decision

@@ -106,7 +106,7 @@ class ViolationStore:
         """The newest event that is not kept any more."""
         self.total = 0
         self.hidden = 0
-        """The number of violations that `ignoreViolations` hides."""
+        """How many of the total `ignoreViolations` hides."""
         self.lost = 0
         """How many of the total were not recorded because there were too many."""
 
@@ -125,10 +125,10 @@ class ViolationStore:
         known = self._latest.get(key)
         if known is not None and now - known.seen <= COLLAPSE_S:
             return self._again(known, denial.count, now)
+        self.total += denial.count
         if is_hidden():
             self.hidden += denial.count
             return None
-        self.total += denial.count
         if bound is not None and not bound.admits(denial.count):
             self.lost += denial.count
             return None

@@ -114,6 +114,24 @@ class TrustStore:
             ) from fault
         return True
 
+    def seal_key(self) -> bytes:
+        """Return the key of blocks of violations, kept for the next daemon where the directory is usable."""
+        path, key = os.path.join(self.directory, "seal"), secrets.token_bytes(32)
+        new = f"{path}.{secrets.token_hex(8)}"
+        try:
+            if not self.make():
+                return key
+            if (known := _read_key(path)) is not None:
+                return known
+            with open(
+                os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb"
+            ) as file:
+                file.write(key)
+            os.rename(new, path)
+            return _read_key(path) or key
+        except OSError:
+            return key
+
     def _path(self, directory: str) -> str:
         return os.path.join(self.directory, f"{hashlib.sha256(os.fsencode(directory)).hexdigest()}.json")
 
@@ -225,6 +243,15 @@ class OpenedPlaces:
             with contextlib.suppress(ValueError):
                 found.add(str(json.loads(line)))
         return found
+
+
+def _read_key(path: str) -> bytes | None:
+    with contextlib.suppress(OSError):
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            key = file.read(33)
+            if _is_owned(os.fstat(file.fileno()), stat.S_IFREG) and len(key) == 32:
+                return key
+    return None
 
 
 def _sync(path: str) -> None:

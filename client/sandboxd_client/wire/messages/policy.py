@@ -19,6 +19,7 @@ class ExplainParams:
     write: bool = False  # ask about writing the path
     session_id: str | None = None
     cwd: str | None = None
+    is_sandbox: bool | None = None  # $IS_SANDBOX of the caller is set; by default that of its process
 
 
 @dataclass(frozen=True, slots=True)

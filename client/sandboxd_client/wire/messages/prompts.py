@@ -83,6 +83,8 @@ class PermissionResponseParams:
     confirm: bool | None = None  # the user knows the consequences of `always`, where the prompt is `wide`
     pattern: str | None = None  # the suggestion that `always` writes; default: the first one
     decision: Answer | None = None  # another name of `behavior`
+    tool_use_id: str | None = None  # with `host`: what is answered; an answer to another question is refused
+    host: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,8 @@ class PermissionRequestParams:
     command: str | None = None
     command_id: str | None = None
     reason: str = ""  # text for the user
+    search_path: str | None = None  # the PATH of `command`; by default that of the caller's process
+    is_sandbox: bool | None = None  # $IS_SANDBOX of the caller is set; by default that of its process
 
 
 @dataclass(frozen=True, slots=True)
