@@ -1,7 +1,8 @@
 """Control sockets: through them a command could act outside the sandbox.
 
 Listing one is permitted, with a warning. With `allowAllUnixSockets` they stay closed unless they are listed one by one.
-Patterns are over absolute paths with `/var/run` read as `/run`."""
+Patterns are over absolute paths with `/var/run` read as `/run`, and `/private/tmp` as `/tmp`. Linux and macOS use the
+same table: programs keep their sockets in the same places, or in places that the other system does not have."""
 
 from __future__ import annotations
 
@@ -21,47 +22,104 @@ _SESSION_BUS = "starts programs and services of your login session"
 _SCREEN = "types into and reads every window of your desktop"
 _AGENT = "signs with your keys"
 _EDITOR = "runs commands in your editor or terminal"
+_MACHINES = "controls virtual machines on this host"
+
+
+def _rows(gives: str, patterns: str) -> tuple[ControlSocket, ...]:
+    return tuple(ControlSocket(pattern.strip(), gives) for pattern in patterns.strip().split("\n"))
+
 
 CONTROL_SOCKETS: tuple[ControlSocket, ...] = (
-    ControlSocket("/run/docker.sock", _CONTAINERS),
-    ControlSocket("*/docker.sock", _CONTAINERS),
-    ControlSocket("*/podman.sock", _CONTAINERS),
-    ControlSocket("*/containerd*.sock", _CONTAINERS),
-    ControlSocket("*/containerd*.sock.ttrpc", _CONTAINERS),
-    ControlSocket("/run/user/*/containerd-rootless/api.sock", _CONTAINERS),
-    ControlSocket("*/cri-dockerd.sock", _CONTAINERS),
-    ControlSocket("*/buildkitd.sock", _CONTAINERS),
-    ControlSocket("*/crio.sock", _CONTAINERS),
-    ControlSocket("/var/lib/lxd/unix.socket", _CONTAINERS),
-    ControlSocket("/var/snap/lxd/common/lxd/unix.socket", _CONTAINERS),
-    ControlSocket("/var/lib/incus/unix.socket", _CONTAINERS),
-    ControlSocket("/run/incus/unix.socket", _CONTAINERS),
-    ControlSocket("/run/libvirt/*", "controls virtual machines on this host"),
-    ControlSocket("/run/user/*/libvirt/*", "controls virtual machines on this host"),
-    ControlSocket("/run/user/*/bus", _SESSION_BUS),
-    ControlSocket("/run/user/*/systemd/*", _SESSION_BUS),
-    ControlSocket("/run/user/*/at-spi/*", _SCREEN),
-    ControlSocket("/run/systemd/*", "controls system services"),
-    ControlSocket("/run/dbus/system_bus_socket", "controls system services"),
+    *_rows(
+        _CONTAINERS,
+        """
+        /run/docker.sock
+        */docker.sock
+        */com.docker.docker/Data/*
+        */podman.sock
+        */podman-machine*
+        */podman/*.sock
+        */containerd*.sock
+        */containerd*.sock.ttrpc
+        /run/user/*/containerd-rootless/api.sock
+        */cri-dockerd.sock
+        */buildkitd.sock
+        */crio.sock
+        /var/lib/lxd/unix.socket
+        /var/snap/lxd/common/lxd/unix.socket
+        /var/lib/incus/unix.socket
+        /run/incus/unix.socket
+        """,
+    ),
+    *_rows(
+        _MACHINES,
+        """
+        /run/libvirt/*
+        /run/user/*/libvirt/*
+        */.lima/*/*.sock
+        */_lima/*/*.sock
+        */.colima/*.sock
+        */multipass_socket
+        """,
+    ),
+    *_rows(
+        _SESSION_BUS,
+        """
+        /run/user/*/bus
+        /run/user/*/systemd/*
+        """,
+    ),
+    *_rows("controls system services", "/run/systemd/*\n/run/dbus/system_bus_socket"),
     ControlSocket("/run/snapd*.socket", "installs software as root"),
     ControlSocket("/nix/var/nix/daemon-socket/socket", "builds and runs as the Nix daemon permits"),
-    ControlSocket("/tmp/.X11-unix/*", _SCREEN),
-    ControlSocket("/run/user/*/wayland-*", _SCREEN),
+    *_rows("changes the private network of this host", "*/tailscaled.sock\n*/tailscaled.socket\n/run/vpncontrol.sock"),
+    ControlSocket("/run/mDNSResponder", "looks names up past the proxies, which carries data out"),
+    ControlSocket("/run/usbmuxd", "controls attached telephones"),
+    *_rows(
+        _SCREEN,
+        """
+        /run/user/*/at-spi/*
+        /tmp/.X11-unix/*
+        /run/user/*/wayland-*
+        """,
+    ),
     ControlSocket("/run/user/*/pipewire-*", "records sound and screen"),
-    ControlSocket("*/S.gpg-agent*", _AGENT),
-    ControlSocket("*/ssh-*/agent.*", _AGENT),
-    ControlSocket("/run/user/*/keyring/*", _AGENT),
-    ControlSocket("/run/user/*/openssh_agent", _AGENT),
-    ControlSocket("*/ssh-agent*", _AGENT),
-    ControlSocket("/run/user/*/gcr/ssh", _AGENT),
-    ControlSocket("*/.1password/agent.sock", _AGENT),
-    ControlSocket("/tmp/tmux-*/*", _EDITOR),
-    ControlSocket("/run/screen/*", _EDITOR),
-    ControlSocket("*/vscode-ipc-*.sock", _EDITOR),
-    ControlSocket("*/vscode-git-*.sock", _EDITOR),
-    ControlSocket("*/emacs/server", _EDITOR),
-    ControlSocket("*/.emacs.d/server/*", _EDITOR),
-    ControlSocket("*/nvim.*", _EDITOR),
+    *_rows(
+        _AGENT,
+        """
+        */S.gpg-agent*
+        */ssh-*/agent.*
+        */.ssh/agent/*
+        /run/user/*/keyring/*
+        /run/user/*/openssh_agent
+        */ssh-agent*
+        /run/user/*/gcr/ssh
+        */.1password/agent.sock
+        */Library/Group Containers/*.com.1password/*
+        */com.maxgoedjen.Secretive.*/Data/socket.ssh
+        */com.apple.launchd.*/*
+        */.bitwarden-ssh-agent.sock
+        """,
+    ),
+    *_rows(
+        _EDITOR,
+        """
+        /tmp/tmux-*/*
+        /run/screen/*
+        */vscode-*.sock
+        */Application Support/*-main.sock
+        */.config/*-main.sock
+        */emacs/server
+        */.emacs.d/server/*
+        */nvim.*
+        */iTerm2/*socket
+        */wezterm/*
+        /tmp/*kitty*
+        /run/user/*/*kitty*
+        */zellij*/*
+        /run/user/*/Alacritty-*.sock
+        """,
+    ),
     ControlSocket("/run/WSL/*_interop", "starts Windows programs"),
 )
 
@@ -105,15 +163,15 @@ def _is_above(directory: str, pattern: str) -> bool:
     """Return whether sockets of the pattern may lie below a directory."""
     parts = [part for part in directory.split("/") if part]
     wanted = [part for part in pattern.split("/") if part]
-    return (
-        pattern.startswith("/")
-        and len(parts) < len(wanted)
-        and all(fnmatchcase(part, expected) for part, expected in zip(parts, wanted, strict=False))
-    )
+    if not pattern.startswith("/"):
+        return fnmatchcase(directory + "/", pattern)
+    return len(parts) < len(wanted) and all(fnmatchcase(*pair) for pair in zip(parts, wanted, strict=False))
 
 
 def canonical_socket_path(path: str) -> str:
-    """Replace `/var/run`, a link on every current distribution, by `/run`."""
+    """Replace `/var/run`, a link on every current distribution, by `/run`, and `/private/tmp` of macOS by `/tmp`."""
+    if path.startswith(("/private/tmp/", "/private/var/")):
+        path = path.removeprefix("/private")
     if path == "/var/run" or path.startswith("/var/run/"):
         return path.removeprefix("/var")
     return path

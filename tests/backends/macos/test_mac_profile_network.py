@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from sandboxd.backends.macos.seatbelt.path_spellings import real_spelling
 from sandboxd.backends.macos.seatbelt.profile import MAX_PORTS
 from sandboxd.errors import PolicyError
 from sandboxd.policy.model import NetworkPolicy, PlatformPolicy, PortRange
 from support.dictionary_host import DIRECTORY, FILE
+from support.mac_leaks import CONTROL_PATHS
 from support.sbpl import Request, connect, file, mach
 from support.seatbelt import (
     AF_UNIX,
@@ -82,15 +84,13 @@ def test_listed_unix_sockets() -> None:
 
 def test_all_unix_sockets() -> None:
     """Connect, bind and accept. Control sockets and the daemon's own stay closed."""
-    made = compiled(network=NetworkPolicy(allow_all_unix_sockets=True))
+    made = compiled(network=NetworkPolicy(allow_all_unix_sockets=True, control_sockets=(f"{HOME}/named.sock",)))
     for operation in ("network-outbound", "network-bind", "network-inbound"):
         assert made.allows(use_socket("/private/tmp/tsx-501/1.pipe", operation))
-    for path in (
-        "/private/var/run/docker.sock", f"{HOME}/.docker/run/docker.sock", "/private/var/run/mDNSResponder",
-        "/private/tmp/com.apple.launchd.abc/Listeners", f"{HOME}/.gnupg/S.gpg-agent", f"{RUNTIME}/sandboxd.sock",
-        f"{HOME}/.colima/default/docker.sock", "/private/tmp/tmux-501/default",
-    ):  # fmt: skip
-        assert not made.allows(use_socket(path)), path
+    for path in (*CONTROL_PATHS, f"{HOME}/.docker/run/docker.sock", f"{RUNTIME}/sandboxd.sock", f"{HOME}/named.sock"):
+        assert not made.allows(use_socket(real_spelling(path))), path
+    for path in (f"{HOME}/app-main.sock", f"{HOME}/agent.sock", "/private/var/run/postgres/.s.PGSQL.5432"):
+        assert made.allows(use_socket(path)), path
     assert problems(made) == []
     one = compiled(
         network=NetworkPolicy(

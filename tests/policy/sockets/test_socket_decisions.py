@@ -6,9 +6,11 @@ import pytest
 
 from sandboxd.policy.decision import Reason
 from sandboxd.policy.model import NetworkPolicy, SocketRule
+from sandboxd.policy.sockets.control_sockets import control_socket
 from sandboxd.policy.sockets.socket_decisions import decide_socket, open_sockets
 from sandboxd.policy.sockets.socket_variables import ABSTRACT, SOCKET_VARIABLES, named_sockets
 from sandboxd.settings.origins import Origin, Source
+from support.mac_leaks import CONTROL_PATHS
 
 ORIGIN = Origin(Source.USER, "sandbox.network.allowUnixSockets", "/u.json", 4, 7)
 OWN = ("/run/user/1000/sandboxd", "/var/tmp/sandboxd-1000")
@@ -59,20 +61,20 @@ def test_what_is_listed(path: str, listed: tuple[str, ...], reason: Reason) -> N
     assert decide(path, *listed) is reason
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/run/docker.sock", "/var/run/docker.sock", "/run/user/1000/bus", "/run/user/1000/systemd/private",
-        "/run/systemd/private", "/tmp/.X11-unix/X0", "/run/user/1000/wayland-0", "/home/u/.gnupg/S.gpg-agent",
-        "/tmp/ssh-abc/agent.12", "/run/containerd/containerd.sock", "/run/user/1000/podman/podman.sock",
-        "/home/u/agent", "/run/WSL/8_interop",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("path", ["/home/u/agent", *CONTROL_PATHS])
 def test_control_sockets_stay_closed_unless_listed_one_by_one(path: str) -> None:
     assert decide(path, everything=True) is Reason.SOCKET_CONTROL
     assert decide(path) is Reason.SOCKET_CONTROL
     assert decide(path, path) is Reason.SOCKET_ALLOWED
     assert decide("/srv/harmless.sock", everything=True) is Reason.SOCKET_ALLOWED
+    assert control_socket(path) is not None or path == "/home/u/agent"
+
+
+def test_a_directory_of_agents_is_one_too() -> None:
+    for path in ("/home/u/.ssh/agent", "/run/user/7/systemd", "/tmp/com.apple.launchd.x"):
+        assert control_socket(path) is not None
+    for path in ("/home/u/.ssh", "/home/u/agents", "/w/app-main.sock", "/w/wezterm.sock"):
+        assert control_socket(path) is None
 
 
 def test_a_link_that_the_command_could_have_made_opens_nothing() -> None:

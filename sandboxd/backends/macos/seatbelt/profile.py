@@ -22,13 +22,6 @@ MAX_SIZE = 900_000
 MAX_PORTS = 2048
 ALL_PORTS = (1, 65535)
 
-MAC_CONTROL_SOCKETS = (
-    "/private/tmp/com.apple.launchd.*/*",  # the key agent of the login session, and launchd's other sockets
-    "/private/var/run/mDNSResponder",  # name look-ups, which would carry data out past the proxies
-    "/private/var/run/usbmuxd",  # attached telephones
-    "/private/var/run/vpncontrol.sock",  # the VPN daemon
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -201,6 +194,8 @@ def _unix_sockets(text: _Text, network: NetworkPolicy, closed: tuple[str, ...], 
         text.section("sockets that give control of something outside stay closed unless they are listed")
         spelled_out = [one for expression in _control_expressions() for one in expression_spellings(expression)]
         expressions = [f"(regex {text.param('R', one)})" for one in spelled_out]
+        named = [one for path in network.control_sockets for one in path_spellings(real(path))]
+        expressions += [f"(literal {text.param('P', path)})" for path in dict.fromkeys(named)]
         text.rule("deny", ("network-outbound",), expressions, True)
     elif listed:
         text.section("network.allowUnixSockets")
@@ -217,7 +212,7 @@ def _unix_sockets(text: _Text, network: NetworkPolicy, closed: tuple[str, ...], 
 
 def _control_expressions() -> Iterator[str]:
     """Convert patterns in which `*` matches anything, slashes too."""
-    for pattern in (*(known.pattern for known in CONTROL_SOCKETS), *MAC_CONTROL_SOCKETS):
+    for pattern in (known.pattern for known in CONTROL_SOCKETS):
         literal, star, rest = pattern.partition("*")
         body = quote(real_spelling(literal) if literal.startswith("/") else literal)
         if star:
