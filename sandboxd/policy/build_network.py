@@ -6,7 +6,7 @@ from ipaddress import ip_network
 
 from sandboxd.paths import is_below
 from sandboxd.policy.display import neutralise
-from sandboxd.policy.hosts.host_decisions import is_local_name
+from sandboxd.policy.hosts.host_decisions import LOCAL_HOSTS, is_local_name
 from sandboxd.policy.hosts.host_patterns import HostPattern
 from sandboxd.policy.hosts.parent_proxies import ParentProxy, UpstreamError, parse_parent
 from sandboxd.policy.model import HostRule, NetworkPolicy, PortRange, SocketRule
@@ -75,8 +75,9 @@ class NetworkBuilder:
                 if path != ABSTRACT
             ),
             allow_local_binding=value(_N + "allowLocalBinding"),
-            allow_local_ports=tuple(
-                self._reader.collect(self._reader.entries(_N + "allowLocalPorts"), _ports, opens=True)
+            allow_local_ports=(
+                *self._reader.collect(self._reader.entries(_N + "allowLocalPorts"), _ports, opens=True),
+                *filter(None, map(local_ports, allowed_rules)),
             ),
             allow_mach_lookup=self._reader.texts(_N + "allowMachLookup"),
             allow_mach_register=self._reader.texts(_N + "allowMachRegister"),
@@ -92,9 +93,9 @@ class NetworkBuilder:
         if pattern.is_broad:
             message = f"{text!r} allows hosts of unrelated owners" if pattern.host else f"{text!r} allows every host"
             self._reader.warn("host_pattern_broad", message, origin, hint="list the hosts that are needed")
-        if pattern.host is not None and is_local_name(pattern.host):
+        if pattern.host is not None and is_local_name(pattern.host) and local_ports(HostRule(pattern, origin)) is None:
             message = f"{text!r} opens no port of this machine: inside, it is the sandbox's own loopback"
-            hint = f"list the ports that are needed in {_N}allowLocalPorts"
+            hint = "write localhost:PORT for a port of this machine"
             self._reader.warn("host_pattern_local", message, origin, hint=hint)
         return HostRule(pattern, origin)
 
@@ -119,6 +120,14 @@ class NetworkBuilder:
             message = f"{text!r} {gives}: a command that uses it is not confined any more"
             self._reader.warn("socket_dangerous", message, origin)
         return SocketRule(path, origin)
+
+
+def local_ports(rule: HostRule) -> PortRange | None:
+    """Return the ports of this machine's loopback that a rule opens: those that name it, no wildcard."""
+    pattern = rule.pattern
+    if pattern.host is None or not pattern.apex or pattern.below or pattern.host.name not in LOCAL_HOSTS:
+        return None
+    return PortRange(pattern.port or 1, pattern.port or 65535, rule.origin, pattern.text)
 
 
 def _network(text: str, _: Origin) -> str:

@@ -81,6 +81,11 @@ class PortRange:
     first: int
     last: int
     origin: Origin = BUILT_IN
+    text: str = ""
+    """The host rule that opens them, where it is one."""
+
+    def __str__(self) -> str:
+        return self.text or (str(self.first) if self.first == self.last else f"{self.first}-{self.last}")
 
 
 @dataclass(frozen=True, slots=True)

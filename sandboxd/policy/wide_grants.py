@@ -129,7 +129,7 @@ def _ports(policy: Policy, context: GrantContext) -> Iterator[str]:
 def _of_ports(ports: PortRange) -> str:
     count = ports.last - ports.first + 1
     if count > MOST_PORTS:
-        return f"{ports.first}-{ports.last} lets commands reach {count} ports of this machine, whatever listens there"
+        return f"{ports} lets commands reach {count} ports of this machine, whatever listens there"
     known = next((f"{port} {why}" for port, why in CONTROL_PORTS.items() if ports.first <= port <= ports.last), "")
     return f"port {known}" if known else ""
 
@@ -192,7 +192,7 @@ WIDE_GRANTS: Final = (
         ),
     ),
     WideGrant(
-        ("sandbox.network.allowLocalPorts",),
+        ("sandbox.network.allowLocalPorts", "sandbox.network.allowedDomains", "permissions.allow"),
         f"more than {MOST_PORTS} ports at once; ports of servers that run what they are told "
         f"({', '.join(map(str, CONTROL_PORTS))})",
         "servers of the loopback trust the programs of this machine",

@@ -236,10 +236,12 @@ def test_it_can_be_switched_off(start_daemon: StartDaemon, server: Origin) -> No
     assert proxied.stdout == "hello from the origin\n"
 
 
-def test_local_ports(start_daemon: StartDaemon, server: Origin) -> None:
+@pytest.mark.parametrize("key", ["allowLocalPorts", "allowedDomains"])
+def test_local_ports(start_daemon: StartDaemon, server: Origin, key: str) -> None:
     """The listed port works, another one is refused; a server of the command's own comes first."""
     with serve_origin() as other:
-        network = {"allowLocalPorts": [server.port], "strictAllowlist": True}
+        listed = {"allowLocalPorts": [server.port], "allowedDomains": [f"localhost:{server.port}", "*"]}[key]
+        network = {key: listed, "strictAllowlist": True}
         daemon = start_daemon(settings={"sandbox": {"network": network}})
         for host in ("localhost", "127.0.0.1", "[::1]"):
             assert run(daemon, f"curl -sS http://{host}:{server.port}/").stdout == "hello from the origin\n"
@@ -264,7 +266,7 @@ with socket.create_connection(("localhost", {server.port})) as client:
         assert own.stdout == "b'own'\n", own.stderr
         assert len(server.connections) == before
         explained = daemon.run("explain", "host", f"localhost:{server.port}")
-        assert "allowLocalPorts" in explained.stdout, explained.stdout
+        assert key in explained.stdout, explained.stdout
 
 
 LIMITED = """

@@ -96,7 +96,7 @@ def test_a_host_port_other_processes_hooks_and_servers(
 ) -> None:
     tmp = identity.write(identity.home / "t" / "x", "").parent
     hook = identity.write(identity.workspace / "hook", "#!/bin/sh\ntouch ~/planted\n", mode=0o755)
-    network = {"allowedDomains": ["localhost"], "allowLocalPorts": [origin.port]}
+    network = {"allowedDomains": [f"localhost:{origin.port}"]}
     settings = {"sandbox": {"network": network, "filesystem": {"denyRead": ["~"], "allowWrite": ["$OWN_TMP"]}}}
     daemon = start_daemon(settings=settings, env={"OWN_TMP": str(tmp)})
     other = 1 if origin.port != 1 else 2
@@ -109,7 +109,7 @@ def test_a_host_port_other_processes_hooks_and_servers(
     assert [of_init, of_own] == ["0", "1"], "and those of the helper are not read"
     assert rest == ["interactive", "temporary", "a", ""]
     hints = [hint for target, hint in json.loads(violations) if f":{other}" in target]
-    assert hints and all("allowLocalPorts" in hint for hint in hints), violations
+    assert hints and all(f"sandboxd allow domain localhost:{other}" in hint for hint in hints), violations
     assert json.loads(ports) == [[origin.port, origin.port], True]
     assert hooked.split()[1] == "False" and not hooked.startswith("0 "), "a hook runs in the same sandbox"
     assert served == "served one", "and a server does"

@@ -34,12 +34,14 @@ from support.ports import closed_port
 from support.proxies import Proxies, exchange, finish, running_proxies, scripted_origin
 
 CASES = int(os.environ.get("SANDBOXD_HOST_CASES", "40"))
-NAMES = ("ok.test", "a.ok.test", "b.a.ok.test", "xok.test", "no.test", "a.no.test", "ok.test.no.test", "localhost")
+NAMES = ("ok.test", "a.ok.test", "b.a.ok.test", "xok.test", "no.test", "a.no.test", "ok.test.no.test")
+LOCAL_NAMES = ("localhost", "a.localhost")
 SPELLINGS = ("OK.test", "ok.test.", "127.0.0.1", "127.1", "0x7f000001", "2130706433", "[::1]", "[::ffff:127.0.0.1]",
              "10.0.0.5", "169.254.169.254", "192.0.2.7", "[2001:db8::7]", "0.0.0.0")  # fmt: skip
 NO_HOSTS = ("ok..test", "a b", "user@ok.test", "[::1", "")
 PATTERNS = ("ok.test", "*.ok.test", ".ok.test", "*.a.ok.test", "no.test", "*.no.test", ".no.test", "*", "127.0.0.1",
-            "[::1]", "10.0.0.5", "192.0.2.7", "localhost", "169.254.169.254")  # fmt: skip
+            "[::1]", "10.0.0.5", "192.0.2.7", "localhost",
+            "*.localhost", ".localhost", "a.localhost", "169.254.169.254")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ async def disagreements(seed: int) -> list[str]:
         policy = policy_of(settings)
         async with running_proxies(pinned=NAMES, connector=connect_here) as proxies:
             proxies.policy = policy.network
-            hosts = (*NAMES, *chance.sample(SPELLINGS, 6), chance.choice(NO_HOSTS))
+            hosts = (*NAMES, *LOCAL_NAMES, *chance.sample(SPELLINGS, 6), chance.choice(NO_HOSTS))
             for probe in (Probe(host, chance.choice(ports)) for host in hosts):
                 said = explain_host(policy, f"{probe.host}:{probe.port}")
                 before, ways = origin.connections, (by_connect, by_request, by_socks)

@@ -9,6 +9,7 @@ import pytest
 
 from sandboxd.errors import SettingsError
 from sandboxd.policy.build import build_policy, check_settings
+from sandboxd.policy.decision import Behavior
 from sandboxd.policy.hosts.host_decisions import decide_host
 from sandboxd.policy.hosts.host_patterns import parse_host
 from sandboxd.policy.model import PathRule, Policy
@@ -372,14 +373,32 @@ def test_one_table_of_host_patterns_for_every_list(pattern: str) -> None:
         assert not decide_host(with_port, parse_host(host), 8443).allowed
 
 
-@pytest.mark.parametrize("name", ["localhost", "*.localhost", "a.localhost:3000"])
+@pytest.mark.parametrize("name", ["*.localhost", ".localhost", "a.localhost:3000"])
 def test_a_rule_for_localhost_says_that_it_opens_nothing(name: str) -> None:
-    """The way to a port of the host is another key, and the warning names it."""
     assert "host_pattern_local" in warned(network(allowedDomains=[name]))
-    assert any("allowLocalPorts" in warning for warning in build(network(allowedDomains=[name])).warnings)
+    assert any("localhost:PORT" in warning for warning in build(network(allowedDomains=[name])).warnings)
+    assert not decide_host(build(network(allowedDomains=[name])).network, parse_host("a.localhost"), 3000).allowed
     refused = decide_host(build(network()).network, parse_host("localhost"), 3002)
-    assert not refused.allowed and "allowLocalPorts" in refused.hint
+    assert not refused.allowed and refused.hint.endswith("sandboxd allow domain localhost:3002")
     assert decide_host(build(network(allowLocalPorts=[3002])).network, parse_host("localhost"), 3002).allowed
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "[::1]", "localhost:3000", "127.0.0.1:3000", "[::1]:3000"])
+def test_a_rule_that_names_localhost_opens_its_ports(name: str) -> None:
+    policy = build(network(allowedDomains=[name, "*"]))
+    every = not name.endswith("3000")
+    assert "host_pattern_local" not in warned(network(allowedDomains=[name]))
+    for host in ("localhost", "127.0.0.1", "[::1]"):
+        answers = {port: decide_host(policy.network, parse_host(host), port) for port in (3000, 3001, None)}
+        assert [answers[3000].allowed, answers[3001].allowed, answers[None].allowed] == [True, every, every], host
+        assert (answers[3000].rule, answers[3000].origin and answers[3000].origin.key) == (
+            name,
+            "sandbox.network.allowedDomains",
+        )
+    asked = {**network(allowedDomains=[name]), "permissions": {"ask": ["WebFetch(domain:localhost)"]}}
+    assert decide_host(build(asked).network, parse_host("localhost"), 3000).behavior is Behavior.ASK
+    closed = build(network(allowedDomains=[name], deniedDomains=["localhost"])).network
+    assert not decide_host(closed, parse_host("localhost"), 3000).allowed
 
 
 @pytest.mark.parametrize(

@@ -290,7 +290,8 @@ HINTS: tuple[Hint, ...] = (
         operation="network-(bind|inbound)",
     ),
     Hint(
-        _NETWORK, r".*(localhost|127\.0\.0\.1|::1)\]?:[0-9]+", "name the port in sandbox.network.allowLocalPorts",
+        _NETWORK, r".*(?:localhost|127\.0\.0\.1|::1)\]?:(?P<port>[0-9]+)",
+        "if this machine is meant: sandboxd allow domain localhost:{port}",
         operation="network-outbound",
     ),
     Hint(
@@ -377,6 +378,7 @@ def _filled(text: str, found: re.Match[str] | None, symptom: Symptom) -> str:
         text.replace("{rule}", rule or "that decides")
         .replace("{host}", _word(host, symptom.home))
         .replace("{path}", _word(path, symptom.home))
+        .replace("{port}", (found.groupdict().get("port") if found else None) or "PORT")
         .replace("{name}", _word(posixpath.basename(path), symptom.home))
     )
 

@@ -5,10 +5,11 @@
 | | | |
 | --- | --- | --- |
 | 1 | a rule denies it | deny |
-| 2 | it is `localhost`, 127.0.0.1 or ::1, on a port of `allowLocalPorts` | allow |
-| 3 | a rule allows it, or a grant of the session | allow; an address that is refused otherwise needs a rule naming it |
-|   | a rule says to ask about it, and no grant allows it | ask |
-| 4 | it is local: an address of the refused table, `localhost` | deny, never a question |
+| 2 | it is local: an address of the refused table, `localhost` or a name below it | deny, no question, unless |
+|   | a rule or grant names this very address, or | goes on |
+|   | it is `localhost`, 127.0.0.1 or ::1; `allowLocalPorts` or a rule naming one of these opens the port | goes on |
+| 3 | a rule says to ask about it, and no grant allows it | ask |
+| 4 | one of these, another rule or a grant of the session allows it | allow |
 | 5 | `strictAllowlist` | deny |
 | 6 | otherwise | ask |
 
@@ -28,8 +29,6 @@ from sandboxd.policy.model import HostRule, NetworkPolicy, PortRange
 from sandboxd.settings.origins import Origin
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
-_PORTS = "sandbox.network.allowLocalPorts"
-"""The key of `LOCAL_HOSTS`' ports."""
 
 
 def decide_host(
@@ -46,33 +45,33 @@ def decide_host(
     denial = _match_denial(network, host, port)
     if denial is not None:
         return _denied(network, host, port, denial)
-    local = _local_port(network, host, port)
-    if local is not None:
-        text = _text(host, port, "is a port of this machine that is allowed")
-        return Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, text, _range(local), local.origin)
     allowed = compile_rules(network.allowed)
     granted = HostRuleSet(grants) if grants else EMPTY
     literal = allowed.match_literal(host, port) or granted.match_literal(host, port)
-    if host.address is not None and literal is None:
+    local = _local_port(network, host, port)
+    if host.address is not None and literal is None and local is None:
         refusal = refuse_address(host.address, _networks(network.denied_addresses), host_addresses)
         if refusal is not None:
             return _refused_literal(network, host, port, refusal)
-    rule, grant = allowed.match(host, port), granted.match(host, port)
-    question = compile_rules(network.asked).match(host, port) if network.asked and grant is None else None
-    if rule is not None and question is not None:
-        text = _text(host, port, "is allowed, and a rule says to ask first")
-        return Decision(Behavior.ASK, Reason.RULE, text, *_place(question))
-    if rule is not None:
-        return Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, _text(host, port, "is allowed"), *_place(rule))
-    if grant is not None:
-        return Decision(Behavior.ALLOW, Reason.GRANTED, _text(host, port, "was allowed when asked"), *_place(grant))
-    if is_local_name(host):
+    if is_local_name(host) and local is None:
         return Decision(
             Behavior.DENY,
             Reason.LOCAL_ADDRESS,
             _text(host, port, "names this machine, which is not reachable from the sandbox"),
-            hint=f"list the port in {_PORTS}",
+            hint=_way_to_loopback(network, port),
         )
+    rule, grant = allowed.match(host, port), granted.match(host, port)
+    question = compile_rules(network.asked).match(host, port) if network.asked and grant is None else None
+    if question is not None and (rule is not None or local is not None):
+        text = _text(host, port, "is allowed, and a rule says to ask first")
+        return Decision(Behavior.ASK, Reason.RULE, text, *_place(question))
+    if local is not None:
+        text = _text(host, port, "is a port of this machine that is allowed")
+        return Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, text, str(local), local.origin)
+    if rule is not None:
+        return Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, _text(host, port, "is allowed"), *_place(rule))
+    if grant is not None:
+        return Decision(Behavior.ALLOW, Reason.GRANTED, _text(host, port, "was allowed when asked"), *_place(grant))
     behavior = Behavior.DENY if network.strict_allowlist else Behavior.ASK
     hint = _way_to_allow(network, f"add it with: sandboxd allow domain {host.uri}")
     return Decision(
@@ -141,13 +140,10 @@ def is_local_name(host: Host) -> bool:
 
 def _local_port(network: NetworkPolicy, host: Host, port: int | None) -> PortRange | None:
     """Return the entry of `allowLocalPorts` that opens this port of the loopback."""
-    if not network.allow_local_ports or port is None or host.name not in LOCAL_HOSTS:
+    if not network.allow_local_ports or host.name not in LOCAL_HOSTS:
         return None
-    return next((ports for ports in network.allow_local_ports if ports.first <= port <= ports.last), None)
-
-
-def _range(ports: PortRange) -> str:
-    return str(ports.first) if ports.first == ports.last else f"{ports.first}-{ports.last}"
+    first, last = (port, port) if port is not None else (1, 65535)
+    return next((ports for ports in network.allow_local_ports if ports.first <= first and last <= ports.last), None)
 
 
 def _match_denial(network: NetworkPolicy, host: Host, port: int | None) -> HostRule | None:
@@ -180,13 +176,18 @@ def _way_to_allow(network: NetworkPolicy, command: str) -> str:
     return ONLY_MANAGED if network.managed_domains_only else command
 
 
+def _way_to_loopback(network: NetworkPolicy, port: int | None) -> str:
+    target = "PORT" if port is None else str(port)
+    return f"if this machine is meant: {_way_to_allow(network, f'sandboxd allow domain localhost:{target}')}"
+
+
 def _refused_literal(network: NetworkPolicy, host: Host, port: int | None, refusal: AddressRefusal) -> Decision:
     target = host.uri if port is None else host.authority(port)
     return Decision(
         Behavior.DENY,
         Reason.ADDRESS_DENIED if refusal.listed else Reason.LOCAL_ADDRESS,
         f"{_text(host, port, 'is refused')}: {refusal.text} ({refusal.network})",
-        hint=f"if this machine is meant, list the port in {_PORTS}"
+        hint=_way_to_loopback(network, port)
         if host.name in LOCAL_HOSTS
         else _way_to_allow(network, f"if that is meant, allow exactly this address: sandboxd allow domain {target}"),
     )

@@ -92,7 +92,7 @@ CASES = [
     (WRITE, "file-write-data", "/dev/ttys003", None, "allowPty"),
     (SOCKET, "network-outbound", "/x/s.sock", None, "allowUnixSockets"),
     (CONNECT, "network-outbound", "remote:*:443", None, "HTTP_PROXY"),
-    (CONNECT, "network-outbound", "127.0.0.1:5432", None, "allowLocalPorts"),
+    (CONNECT, "network-outbound", "127.0.0.1:5432", None, "sandboxd allow domain localhost:5432"),
     (CONNECT, "network-bind", "local:*:3000", None, "allowLocalBinding"),
     (SERVICE, "mach-lookup", "com.apple.trustd.agent", None, "enableWeakerNetworkIsolation"),
     (SERVICE, "mach-lookup", "com.apple.coreservices.appleevents", None, "allowAppleEvents"),
