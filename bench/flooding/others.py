@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +88,19 @@ def captured_names() -> None:
             socket.create_connection((f"n{random.getrandbits(60)}.test", 80)).close()
 
     again_and_again(work, 20)
+
+
+@attack
+def listening_servers() -> None:
+    """More than a list of them should be read for, and one that comes and goes."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    for number in range(min(most - 100, 10_000)):
+        KEPT.append(socket.create_server((f"127.5.{number // 250}.{number % 250}", 8000)))
+    again_and_again(lambda: socket.create_server(("127.0.0.1", 0)).close(), 1)
+
+
+KEPT: list[socket.socket] = []
 
 
 @attack

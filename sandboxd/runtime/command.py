@@ -21,6 +21,7 @@ from sandboxd.policy.decision import Decision
 from sandboxd.policy.explain.inference import paths_said_to_be_denied
 from sandboxd.policy.hosts.publication import Publication
 from sandboxd.policy.violation import DenialEvent, limit_met
+from sandboxd.proxy.fair_share import Share
 from sandboxd.proxy.server import ProxyServer
 from sandboxd.quantities import duration_text
 from sandboxd.runtime.close_unresumed import close_descriptors
@@ -235,7 +236,7 @@ class Command:
                 self.proxies = self._make_sharing_proxies()
                 self.proxies.resume(record.proxies, machine_name=_machine_name, inside=inside)
                 if inside is not None and self._loopback is not None and self.shares_localhost:
-                    self._loopback.resume(self.wrap_id, inside)
+                    self._loopback.resume(self.wrap_id, inside, self._share)
 
         if self.published is not None and inside is not None:
             self.published.serve(inside, None if self.proxies is None else self.proxies.turns)
@@ -285,11 +286,14 @@ class Command:
             )
         joining = None
         if inside is not None and self._loopback is not None and self.shares_localhost:
-            joining = self._loopback.join(self.wrap_id, inside)
+            joining = self._loopback.join(self.wrap_id, inside, self._share)
         looking = self._sockets.look() if self.looks_for_sockets and self._sockets is not None else None
         if joining is None and looking is None:
             return self._settings.check()
         return self._start_after(*(one for one in (joining, looking) if one is not None))
+
+    def _share(self) -> Share:
+        return Share() if self.proxies is None else self.proxies.share
 
     def listens(self) -> None:
         if self._loopback is not None:

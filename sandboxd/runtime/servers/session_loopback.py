@@ -12,19 +12,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sandboxd.backends.base import SandboxNetwork, SessionServer
 from sandboxd.errors import LaunchError
 from sandboxd.policy.hosts.host_patterns import IPAddress
+from sandboxd.proxy.fair_share import Share
 
 AT_MOST_EVERY_S: Final = 0.05
-"""The time between two looks at one command's servers: one that listens in a loop costs little."""
+"""The time between two looks at one command's servers, and `REST` times what the last one took: one that listens in a
+loop costs little."""
+REST: Final = 10
 
-PATIENCE_S: Final = 1.0
-"""How long a command that starts waits for looks at the others."""
+PATIENCE_S: Final = 0.5
+"""How long a command that starts waits for each of two looks at the others: one that is under way, and one due."""
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +37,18 @@ class _Member:
     """A running command: what listens in it, and which servers of others it is led to."""
 
     network: SandboxNetwork
+    share: Callable[[], Share]
+    """Pays for looks at its servers, and for leading others to them."""
     servers: frozenset[SessionServer] = frozenset()
     led_to: frozenset[SessionServer] | None = frozenset()
     """None where an earlier daemon has made the rules."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    looked_at: float = 0.0
+    not_before: float = 0.0
     is_due: bool = False
     """Its servers may have changed since the last look."""
-    look: asyncio.Task[None] | None = None
+    looks: asyncio.Task[None] | None = None
+    ended: asyncio.Future[None] | None = None
+    """The end of the look that is under way, else of the one that is due."""
 
 
 class SessionLoopback:
@@ -51,35 +58,40 @@ class SessionLoopback:
         self._spawn = spawn
         self._members: dict[str, _Member] = {}
 
-    def join(self, wrap_id: str, network: SandboxNetwork) -> Awaitable[None] | None:
+    def join(self, wrap_id: str, network: SandboxNetwork, share: Callable[[], Share]) -> Awaitable[None] | None:
         """Add a command that is about to start, once it reaches the others' servers."""
-        looks = [one.look for one in self._members.values() if one.look is not None and not one.look.done()]
-        member = self._members[wrap_id] = _Member(network)
-        return self._lead_after(looks, member) if looks or self._others(member) else None
+        waits = bool(self._looks())
+        member = self._members[wrap_id] = _Member(network, share)
+        return self._lead_after_looks(member) if waits or self._others(member) else None
 
-    async def _lead_after(self, looks: Sequence[asyncio.Task[None]], member: _Member) -> None:
-        if looks:
-            await asyncio.wait(looks, timeout=PATIENCE_S)
+    async def _lead_after_looks(self, member: _Member) -> None:
+        for _ in range(2):
+            if looks := self._looks():
+                await asyncio.wait(looks, timeout=PATIENCE_S)
         await self._lead(member)
 
-    def resume(self, wrap_id: str, network: SandboxNetwork) -> None:
+    def _looks(self) -> list[asyncio.Future[None]]:
+        return [one.ended for one in self._members.values() if one.ended is not None]
+
+    def resume(self, wrap_id: str, network: SandboxNetwork, share: Callable[[], Share]) -> None:
         """Add a running command of an earlier daemon."""
-        self._members[wrap_id] = _Member(network, led_to=None)
+        self._members[wrap_id] = _Member(network, share, led_to=None)
         self.changed(wrap_id)
 
     def leave(self, wrap_id: str) -> None:
         """Forget a command that has ended."""
         member = self._members.pop(wrap_id, None)
         if member is not None and member.servers and self._members:
-            self._spawn(f"localhost-without-{wrap_id}", self._lead_all())
+            self._spawn(f"localhost-without-{wrap_id}", self._lead_all(member))
 
     def changed(self, wrap_id: str) -> None:
         """Look for the servers of a command, soon."""
         member = self._members.get(wrap_id)
         if member is not None and not member.is_due:
             member.is_due = True
-            if member.look is None or member.look.done():
-                member.look = self._spawn(f"localhost-of-{wrap_id}", self._look(member))
+            member.ended = member.ended or asyncio.get_running_loop().create_future()
+            if member.looks is None or member.looks.done():
+                member.looks = self._spawn(f"localhost-of-{wrap_id}", self._look(member))
 
     def around(self, wrap_id: str) -> OtherServers:
         """Return the servers of all commands but this one."""
@@ -94,21 +106,25 @@ class SessionLoopback:
     async def _look(self, member: _Member) -> None:
         loop = asyncio.get_running_loop()
         while member.is_due:
-            await asyncio.sleep(max(member.looked_at + AT_MOST_EVERY_S - loop.time(), 0))
-            member.is_due, member.looked_at = False, loop.time()
+            await asyncio.sleep(max(member.not_before - loop.time(), 0))
+            begun, member.is_due = loop.time(), False
             try:
-                servers = await member.network.servers()
+                servers = await member.share().timed(member.network.servers())
+                if servers != member.servers or member.led_to is None:
+                    member.servers = servers
+                    await self._lead_all(member)
             except (OSError, LaunchError) as error:
                 log.debug("cannot list the servers of a command: %s", error)
-                return
-            if servers != member.servers or member.led_to is None:
-                member.servers = servers
-                await self._lead_all()
+            finally:
+                ended, member.ended = member.ended, loop.create_future() if member.is_due else None
+                if ended is not None and not ended.done():
+                    ended.set_result(None)
+            member.not_before = loop.time() + max(AT_MOST_EVERY_S, REST * (loop.time() - begun))
 
-    async def _lead_all(self) -> None:
+    async def _lead_all(self, changed: _Member) -> None:
         for member in list(self._members.values()):
             try:
-                await self._lead(member)
+                await changed.share().timed(self._lead(member))
             except (OSError, LaunchError) as error:
                 log.debug("cannot lead a command to the servers of others: %s", error)
 

@@ -32,6 +32,8 @@ from sandboxd.policy.hosts.host_patterns import IPAddress
 _REUSE_ADDRESS = (1, 2, 1)
 _NO_FAMILY = (errno.EAFNOSUPPORT, errno.EOPNOTSUPP, errno.ENOENT)
 """Errors of a kernel without IPv6."""
+MOST_PARTS = 8
+"""Parts of a list of sockets, of some hundred each, that are read: a command may have any number."""
 AT_ONCE = 2
 """Concurrent requests of one sandbox. Each forks a process that launches of other sandboxes need too."""
 
@@ -88,15 +90,20 @@ class NamespaceHold:
             return file_of(file) in await asyncio.to_thread(list_unix_sockets, sock)
 
     async def servers(self) -> frozenset[SessionServer]:
-        """Return what programs listen at, MOST_SERVERS at most. Raises OSError, NamespaceError."""
+        """Return what programs listen at, MOST_SERVERS of the first MOST_PARTS. Raises OSError, NamespaceError."""
         sockets, _ = await self._control()
         found: set[SessionServer] = set()
         for family in Family:
             sockets.send(listening_query(family))
-            is_last = False
-            while not is_last:  # the kernel has each part of its answer ready before it is read
+            for _ in range(MOST_PARTS):  # the kernel has each part of its answer ready before it is read
                 some, is_last = read_listening(sockets.recv(PART))
                 found |= some
+                if is_last:
+                    break
+                await asyncio.sleep(0)
+            else:
+                self._close_controls()  # no other list can be had from them
+                break
         return frozenset(sorted(found, key=lambda one: (one.port, str(one.address)))[:MOST_SERVERS])
 
     async def lead_out(self, servers: frozenset[SessionServer]) -> None:
@@ -145,6 +152,9 @@ class NamespaceHold:
             with contextlib.suppress(OSError):
                 os.close(self._namespace)
             self._namespace = -1
+        self._close_controls()
+
+    def _close_controls(self) -> None:
         opened, self._controls = self._controls, None
         if opened is not None and opened.done() and not opened.cancelled() and opened.exception() is None:
             for one in opened.result():

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.backends.linux.network import netlink
+from sandboxd.backends.base import SessionServer
+from sandboxd.backends.linux.network import namespace_hold, netlink
 from sandboxd.backends.linux.network.namespace_hold import NamespaceHold
 from sandboxd.backends.linux.network.namespace_program import STREAM, Configure, NamespaceProgram, OpenSocket, SocketUse
 from sandboxd.backends.linux.network.namespace_request import NamespaceError
@@ -24,6 +25,7 @@ from support.namespaces import namespace_worker, network_namespace
 
 NS_GET_USERNS = 0xB701  # ioctl_ns(2)
 LOOPBACK = IPv4Address("127.0.0.1")
+SERVER = SessionServer(IPv4Address("127.5.6.7"), 8000)
 ROUTES = Configure(netlink.everything_is_local((Family.V4,)), "add routes")
 
 
@@ -59,6 +61,16 @@ async def test_the_same_port_outside_is_another(inside: NamespaceHold) -> None:
         assert not await inside.is_listening(LOOPBACK, port)
         with pytest.raises(ConnectionRefusedError):
             await inside.connect_inside(LOOPBACK, port)
+
+
+async def test_a_list_of_servers_is_read_to_an_end(inside: NamespaceHold, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a command listens at more addresses than anything can read. The next list is whole again."""
+    monkeypatch.setattr(namespace_hold, "MOST_PARTS", 1, raising=False)
+    with monkeypatch.context() as endless:
+        endless.setattr(namespace_hold, "read_listening", lambda answer: ({SERVER}, False))
+        assert await inside.servers() == {SERVER}
+    monkeypatch.setattr(namespace_hold, "MOST_PARTS", 8, raising=False)
+    assert await inside.servers() == {SessionServer(LOOPBACK, 5000)}
 
 
 async def test_unix_sockets_that_were_bound_there_are_seen(inside: NamespaceHold, tmp_path: Path) -> None:
