@@ -6,7 +6,6 @@ queries from several callers at once are answered once."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import threading
 import time
@@ -162,8 +161,10 @@ class HostFacts:
         for _ in range(_TRIES):
             # scans are shared with other queries, so one may be outdated at the first answer
             self._changes.poll()
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            try:
                 return await asyncio.to_thread(self._look, needs)
+            except (FileNotFoundError, NotADirectoryError) as error:
+                self.look_again(str(error.filename))
         raise PolicyError(
             "scan_failed",
             "cannot read the protected names: programs create and remove them all the time",

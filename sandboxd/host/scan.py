@@ -62,6 +62,8 @@ class ScanRecord:
     below: tuple[str, ...] = ()
     unreadable: bool = False
     interest: Interest | None = None
+    outdated: bool = False
+    """Set while the directory is listed again: what changes meanwhile is compared with neither record."""
 
 
 class TreeScan:
@@ -99,8 +101,6 @@ class TreeScan:
                 path = next(iter(self._dirty))
                 self._dirty.pop(path, None)
                 record = self._records.get(path)
-                if record is not None and record.interest is not None and record.interest.gone:
-                    self._forget(path)
                 if path == self.root:
                     self._list(path, 0, None)
                 elif record is not None:
@@ -122,6 +122,11 @@ class TreeScan:
         while todo:
             path, depth, tail = todo.pop()
             old = self._records.get(path)
+            if old is not None and old.interest is not None and old.interest.gone:  # it reports no further changes
+                self._forget(path)
+                old = None
+            if old is not None:
+                old.outdated = True
             record = self._read(path, depth, tail, old.interest if old is not None else None)
             kept = set(record.below) if record is not None else set()
             for name in old.below if old is not None else ():
@@ -273,6 +278,7 @@ class _RecordFilter:
         record = self.records.get(self.directory)
         return (
             record is not None
+            and not record.outdated
             and name not in record.names
             and name not in record.below
             and name != ".git"

@@ -19,7 +19,9 @@ from sandboxd.errors import HostError, PolicyError
 from sandboxd.host import globs, scan
 from sandboxd.host.fact_source import HostFacts
 from sandboxd.host.placeholders.placeholder_set import Placeholders
+from sandboxd.host.resolve import resolve
 from sandboxd.host.watch import directory_changes
+from sandboxd.host.watch.name_watch import NameWatch
 from sandboxd.plan.host_facts import Facts, PathKind
 from sandboxd.plan.host_queries import HostQueries, ScanQuery
 from sandboxd.settings.files import inotify
@@ -451,6 +453,62 @@ async def test_a_name_that_goes_while_it_is_looked_at(
 
     monkeypatch.setattr("sandboxd.host.fact_source.found_at", and_gone)
     assert names(await host.answer(needs(tmp_path)), tmp_path) == []
+
+
+@pytest.mark.parametrize("watches", [0, 1, 100])
+def test_a_directory_made_anew_is_searched_again(tmp_path: Path, watches: int) -> None:
+    """Whether it, only its parent, or neither is watched."""
+    with closing(directory_changes.Changes(Mock(most=watches))) as changes:
+        tree = scan.TreeScan(str(tmp_path), 3, scan.ScanTarget.of((".mcp.json",), frozenset(), ()), changes)
+
+        def found() -> list[str]:
+            changes.poll()
+            changes.compare(tree.slow)
+            tree.refresh()
+            return [os.path.basename(path) for path in tree.notable()]
+
+        write(tmp_path / "a" / "b")
+        assert found() == []
+        shutil.rmtree(tmp_path / "a")
+        write(tmp_path / "a" / "b")
+        assert found() == []
+        write(tmp_path / "a" / ".mcp.json")
+        assert found() == ["a"]
+        (tmp_path / "a" / ".mcp.json").unlink()
+        assert found() == []
+
+
+async def test_a_name_that_goes_while_it_is_listed_is_gone(
+    host: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another command is prepared meanwhile, and reads the event of it."""
+    fill, path = scan.TreeScan._fill, tmp_path / ".mcp.json"
+
+    def and_gone(tree: scan.TreeScan, record: scan.ScanRecord, directory: str) -> None:
+        fill(tree, record, directory)
+        path.unlink()
+        host._changes.poll()
+        monkeypatch.setattr(scan.TreeScan, "_fill", fill)
+
+    await host.answer(needs(tmp_path))
+    write(path)
+    monkeypatch.setattr(scan.TreeScan, "_fill", and_gone)
+    assert names(await host.answer(needs(tmp_path)), tmp_path) == []
+    write(path)
+    assert names(await host.answer(needs(tmp_path)), tmp_path) == [".mcp.json"]
+
+
+def test_a_name_that_goes_between_two_looks_is_reported(tmp_path: Path) -> None:
+    """Absent for the first look and there for the second one."""
+    told: list[bool] = []
+    with closing(directory_changes.Changes()) as changes:
+        watch = NameWatch(changes, lambda: told.append(True))
+        for _ in range(2):
+            resolve(str(tmp_path / "a"), watch)
+            write(tmp_path / "a")
+        (tmp_path / "a").unlink()
+        changes.poll()
+    assert told
 
 
 async def test_dangling_links_in_a_git_directory_count_as_absent(host: HostFacts, tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ class NameWatch:
         known = self._names.get(directory)
         names = frozenset((name,)) if known is None else known | {name}
         self._names[directory] = self._sets.setdefault(names, names)
+        if self._absent:  # it may be there by now, and go before this is known
+            self._absent.discard(_path(directory, name))
         if known is not None:
             if not contents:
                 return
@@ -96,9 +98,13 @@ class _NameFilter:
         names = self.names.get(self.directory, frozenset())
         if changed not in names:
             return "*" in names
-        path = self.directory + changed if self.directory == "/" else f"{self.directory}/{changed}"
+        path = _path(self.directory, changed)
         return path not in self.absent or not is_absent(path)
 
 
 def _no_name(name: str, is_directory: bool) -> bool:
     return False
+
+
+def _path(directory: str, name: str) -> str:
+    return directory + name if directory == "/" else f"{directory}/{name}"
