@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from bench.commands import TRUE
-from bench.flooding import ATTACKS, CLIENTS
+from bench.flooding import ATTACKS, CLIENTS, CONTROL
 from bench.private_daemon import Bench, private_daemon
 from bench.rows import Row
 from bench.timing import median, ms
@@ -21,7 +21,6 @@ from sandboxd_client import Client
 
 FLOODING = Path(__file__).with_name("flooding")
 MOST_MB = 100
-GRACE_S = 10.0
 
 
 def floods(_bench: Bench | None, quick: bool, only: str = "") -> Iterator[Row]:
@@ -29,32 +28,41 @@ def floods(_bench: Bench | None, quick: bool, only: str = "") -> Iterator[Row]:
 
     The flood runs at the lowest priority, so that it is the daemon that is measured, and not who gets the
     processors. All stay in one session: the kernel may group processes by it (sched(7), autogroup), and priorities
-    order those of one group only."""
+    order those of one group only. The control are as many processes that take processor time and nothing else: what
+    is more than with them is the daemon's."""
     for attack in ATTACKS | CLIENTS:
-        if only in attack:
+        if only in attack and attack != CONTROL:
             try:
-                yield from _one(attack, quick)
+                yield from _one(attack, 10 if quick else 30)
             except Exception as error:
                 yield Row(f"flood: {attack.replace('_', ' ')}", None, error=f"{type(error).__name__}: {error}"[:300])
 
 
-def _one(attack: str, quick: bool) -> Iterator[Row]:
+def _one(attack: str, rounds: int) -> Iterator[Row]:
     name = f"flood: {attack.replace('_', ' ')}"
-    with private_daemon() as bench:
-        with Client(timeout=120) as box:
-            quiet = [_true(box, bench) for _ in range(5 if quick else 20)]
-            with _flooding(bench, attack):
-                busy = [_true(box, bench) for _ in range(5 if quick else 20)]
+    with private_daemon() as bench, Client(timeout=120) as box:
+
+        def measured() -> list[float]:
+            return [_true(box, bench) for _ in range(rounds)]
+
+        measured()  # to warm up
+        quiet = measured()
+        with _flooding(bench, attack) as processes:
+            busy = measured()
+        with _flooding(bench, CONTROL, str(processes)):
+            control = measured()
+        quiet += measured()  # again, in case that the machine has more or less to do by now
         memory = bench.memory_mb()
-        quiet_s, busy_s = median(quiet), median(busy)
         detail = {
-            "flooded": ms(busy_s),
-            "quiet": ms(quiet_s),
+            "times control": median(busy) / median(control),
+            "flooded": ms(median(busy)),
+            "quiet": ms(median(quiet)),
+            "control": f"{ms(median(control))} of {processes}",
             "worst": ms(max(busy)),
             "memory": f"{memory:.0f} MB",
             "log": f"{(bench.base / 'daemon.log').stat().st_size >> 10} KiB",
         }
-        yield Row(name, busy_s / quiet_s, "times quiet", "≤ 3", detail)
+        yield Row(name, median(busy) / median(quiet), "times quiet", "≤ 3", detail)
         if memory > MOST_MB:
             yield Row(f"{name}: memory", memory, "MB", f"≤ {MOST_MB}")
 
@@ -68,11 +76,11 @@ def _true(box: Client, bench: Bench) -> float:
 
 
 @contextmanager
-def _flooding(bench: Bench, attack: str) -> Iterator[None]:
-    other = bench.base / "flooding"
-    other.mkdir()
+def _flooding(bench: Bench, attack: str, *arguments: str) -> Iterator[int]:
+    """Flood; give the number of processes that this takes."""
+    other = bench.base / attack
     shutil.copytree(FLOODING, other / FLOODING.name)
-    nice = ["nice", "-n", "19", "/usr/bin/python3", "-m", FLOODING.name, attack]
+    nice = ["nice", "-n", "19", "/usr/bin/python3", "-m", FLOODING.name, attack, *arguments]
     run = [] if attack in CLIENTS else [sys.executable, "-P", "-m", "sandboxd", "run", "--"]
     flood = subprocess.Popen([*run, *nice], cwd=other, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert flood.stdout is not None
@@ -81,12 +89,29 @@ def _flooding(bench: Bench, attack: str) -> Iterator[None]:
             flood.kill()
             raise RuntimeError(f"the flood did not begin: {flood.wait()}")
         threading.Thread(target=_drain, args=(flood.stdout,), name="drain", daemon=True).start()
+        before = _ticks_below(flood.pid)
         time.sleep(1.0)
-        yield
+        after = _ticks_below(flood.pid)
+        yield max(1, sum(ticks - before.get(pid, ticks) > 1 for pid, ticks in after.items()))
     finally:
         flood.kill()
         flood.wait()
         flood.stdout.close()
+
+
+def _ticks_below(top: int) -> dict[int, int]:
+    """Return the processor time of each process below one, and of its ended children (proc_pid_stat(5))."""
+    ticks: dict[int, int] = {}
+    below: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            ticks[int(entry.name)] = sum(map(int, fields[11:15]))
+            below.setdefault(int(fields[1]), []).append(int(entry.name))
+    found = [top]
+    for pid in found:
+        found += below.get(pid, [])
+    return {pid: ticks[pid] for pid in found if pid in ticks}
 
 
 def _drain(stream: IO[bytes]) -> None:

@@ -5,6 +5,6 @@ The attacks of `CLIENTS` are a client's, which runs outside. Prints `flooding` o
 """
 
 from . import clients, others, requests, tunnels
-from .tools import ATTACKS, CLIENTS
+from .tools import ATTACKS, CLIENTS, CONTROL
 
-__all__ = ["ATTACKS", "CLIENTS", "clients", "others", "requests", "tunnels"]
+__all__ = ["ATTACKS", "CLIENTS", "CONTROL", "clients", "others", "requests", "tunnels"]

@@ -170,28 +170,3 @@ def stripped_outputs() -> None:
 @client
 def explained_paths() -> None:
     sent(request("policy.explain", cwd=os.getcwd(), kind="path", target="a/" * 1000 + "b") * 64, 4)
-
-
-@client
-def nothing_of_the_daemon() -> None:
-    """Processors that are busy, for comparison: two processes that the daemon does not hear of."""
-    parent = os.getpid()
-    for _ in range(2):
-        if os.fork() == 0:
-            while os.getppid() == parent:
-                json.dumps([0] * 10_000)
-            os._exit(0)
-
-
-@client
-def nothing_but_bytes() -> None:
-    """The same with bytes over sockets, which a process of its own takes."""
-    parent = os.getpid()
-    near, far = socket.socketpair()
-    if os.fork() == 0:
-        near.close()
-        while os.getppid() == parent:
-            far.recv(1 << 18)
-        os._exit(0)
-    far.close()
-    again_and_again(lambda: near.sendall(request("no_such_method_at_all") * 100))

@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -160,3 +161,14 @@ def output() -> None:
         os.write(1, b"x" * 65536)
 
     again_and_again(work, 1)
+
+
+@attack
+def processors() -> None:
+    """The control: as many processes as are told, which the daemon does not hear of."""
+    for _ in range(int(sys.argv[2]) - 1):
+        if os.fork() == 0:
+            break
+    print("flooding", flush=True)
+    while True:
+        pass

@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 ATTACKS: dict[str, Callable[[], None]] = {}
 CLIENTS: dict[str, Callable[[], None]] = {}
 """Those that are no command's, but a client's of the daemon."""
+CONTROL = "processors"
+"""The attack of `ATTACKS` that is none."""
 THREADS = 4
 
 
