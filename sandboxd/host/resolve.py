@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+import sys
 from typing import Protocol
 
 from sandboxd.host.placeholders.placeholder import is_placeholder
+from sandboxd.paths import caseless
 from sandboxd.plan.host_facts import PathKind, PathObstacle, ResolvedPath, Symlink
 
 MAX_LINKS = 40
@@ -82,7 +85,7 @@ def resolve(path: str, names: NameRecorder) -> ResolvedPath:
             names.absent(entry)
             return ResolvedPath(rest, None, at, tuple(links), obstacle=_obstacle(at, names))
         if stat.S_ISLNK(state.st_mode):
-            links.append(Symlink(entry, target))
+            links.append(Symlink(disk_path(entry), target))
             if len(links) > MAX_LINKS:
                 return ResolvedPath(entry, None, at, tuple(links), "a loop of symlinks")
             todo += [part for part in reversed(target.split("/")) if part not in ("", ".")]
@@ -97,8 +100,40 @@ def resolve(path: str, names: NameRecorder) -> ResolvedPath:
         if todo and not stat.S_ISDIR(state.st_mode):
             problem = f"{entry} is not a directory"
             return ResolvedPath(entry, None, at, tuple(links), problem, obstacle=PathObstacle.ENTRY)
-        at, kind, hard_links = entry, kind_of(state.st_mode), state.st_nlink
+        at, kind, hard_links = disk_path(entry), kind_of(state.st_mode), state.st_nlink
     return ResolvedPath(at, kind, at, tuple(links), "", hard_links if kind is PathKind.FILE else 1)
+
+
+FOLDS_CASE = sys.platform == "darwin"
+_F_GETPATH = 50
+_O_EVTONLY, _O_SYMLINK = 0x8000, 0x200000  # <sys/fcntl.h> of macOS
+_DATA_VOLUME = "/System/Volumes/Data"
+
+
+def disk_path(entry: str) -> str:
+    """Return an existing path as the disk spells its last name, which is what a Seatbelt rule sees.
+
+    Volumes of macOS find `Documents` as `documents`, too. Of a file with several names F_GETPATH may return another."""
+    if not FOLDS_CASE:
+        return entry
+    wanted = caseless(entry)
+    try:
+        descriptor = os.open(entry, _O_EVTONLY | _O_SYMLINK | os.O_NONBLOCK)
+        try:
+            found = os.fsdecode(fcntl.fcntl(descriptor, _F_GETPATH, bytes(1024)).partition(b"\0")[0])
+        finally:
+            os.close(descriptor)
+        if caseless(found) in (wanted, wanted.removeprefix(caseless(_DATA_VOLUME))):
+            return found
+    except OSError:
+        pass  # it may not be opened, or lies on a volume that cannot tell
+    directory, name = os.path.split(entry)
+    try:
+        with os.scandir(directory) as listed:
+            names = [one.name for one in listed if caseless(one.name) == caseless(name)]
+    except OSError:
+        return entry
+    return entry if name in names or not names else os.path.join(directory, names[0])
 
 
 def _obstacle(directory: str, names: NameRecorder) -> PathObstacle | None:

@@ -67,7 +67,7 @@ class DictionaryHost:
             if name == "..":
                 at = posixpath.dirname(at)
                 continue
-            here = posixpath.join(at, name)
+            here = self._spelled(posixpath.join(at, name))
             content = self._entries.get(here)
             if content is None:
                 return ResolvedPath(posixpath.normpath("/".join([here, *reversed(todo)])), None, at, tuple(links))
@@ -84,6 +84,10 @@ class DictionaryHost:
             at = here
         kind = PathKind.DIRECTORY if self._entries[at] == DIRECTORY else PathKind.FILE
         return ResolvedPath(at, kind, at, tuple(links))
+
+    def _spelled(self, path: str) -> str:
+        """An existing path as the disk spells it."""
+        return path
 
     def _found(self, path: str) -> Found:
         resolved = self.where(path)

@@ -1,6 +1,13 @@
-"""What a sandbox must not reach although a switch opens its kind: tables for tests of both systems."""
+"""What a sandbox must not reach, and what everyday programs need: tables, and a disk that folds case as APFS does."""
 
 from __future__ import annotations
+
+import random
+import unicodedata
+from collections.abc import Mapping
+from functools import cache
+
+from support.dictionary_host import DictionaryHost
 
 CONTROL_PATHS = """
 /run/docker.sock
@@ -48,3 +55,39 @@ CONTROL_PATHS = """
 /private/tmp/tmux-501/default
 """.strip().split("\n")
 """Sockets of agents, containers, machines, terminals and editors."""
+
+
+def same_name(text: str) -> str:
+    """What APFS compares (xnu, `vfs_unicode.c`): decomposed, folded, decomposed again."""
+    return unicodedata.normalize("NFD", unicodedata.normalize("NFD", text).casefold())
+
+
+class FoldingDisk(DictionaryHost):
+    """A disk that finds a name in every spelling, and keeps the one it was made with."""
+
+    def __init__(self, entries: Mapping[str, str]) -> None:
+        super().__init__(entries)
+        self._by_name = {same_name(path): path for path in self._entries}
+
+    def _spelled(self, path: str) -> str:
+        return self._by_name.get(same_name(path), path)
+
+
+@cache
+def _stand_ins() -> Mapping[str, list[str]]:
+    """All characters by what they are compared as: found by looking at every one."""
+    found: dict[str, list[str]] = {}
+    for character in map(chr, (*range(0x20, 0x2F), *range(0x30, 0xD800), *range(0xE000, 0x1F000))):
+        found.setdefault(same_name(character), []).append(character)
+    return found
+
+
+def another_spelling(path: str, rng: random.Random) -> str:
+    """A path that such a disk takes for the same. Slashes stay."""
+    folded, out, known = same_name(path), "", _stand_ins()
+    while folded:
+        sizes = [size for size in range(1, 5) if folded[:size] in known] if folded[0] != "/" else []
+        size = rng.choice(sizes or [1])
+        out += rng.choice(known[folded[:size]]) if sizes else folded[0]
+        folded = folded[size:]
+    return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sandboxd.backends.macos.planner import SeatbeltView, list_seatbelt_needs, make_seatbelt_layout
@@ -99,12 +100,13 @@ def compiled(
     host: dict[str, str] | None = None,
     where: Place | None = None,
     only_files: bool = False,
+    disk: Callable[[Mapping[str, str]], DictionaryHost] = DictionaryHost,
 ) -> Compiled:
     """`host` are entries beside the usual ones. `only_files` leaves the fixed rules out, which is quick."""
     policy = Policy(
         files=files or FilePolicy(), network=network or NetworkPolicy(), platform=platform or PlatformPolicy()
     )
-    fake = DictionaryHost({**SYSTEM, **(host or {})})
+    fake = disk({**SYSTEM, **(host or {})})
     here = where or place()
     facts = fake.facts(list_seatbelt_needs(policy, here))
     layout = make_seatbelt_layout(policy, here, facts, read_file=_no_fixed_rules if only_files else read_rule_file)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sandboxd.backends.macos.seatbelt.path_patterns import LONGEST, Glob, alternatives, fold, parse_glob, quote
+from sandboxd.backends.macos.seatbelt.case_folding import fold, quote
+from sandboxd.backends.macos.seatbelt.path_patterns import LONGEST, Glob, alternatives, parse_glob
 from sandboxd.errors import PolicyError
 from sandboxd.plan.host_queries import literal_name
 from support.sbpl_regex import compile_regex

@@ -137,6 +137,20 @@ def _no_proc(event: str, arguments: tuple[Any, ...]) -> None:
             raise FileNotFoundError(2, "No such file or directory", path)
 
 
+def _get_path() -> None:
+    """F_GETPATH."""
+    import fcntl
+
+    ask = fcntl.fcntl
+
+    def getpath(descriptor: Any, command: int, argument: Any = 0) -> Any:
+        if command == 50:
+            return os.fsencode(os.readlink(f"/proc/self/fd/{descriptor}")) + b"\0"
+        return ask(descriptor, command, argument)
+
+    fcntl.fcntl = getpath
+
+
 def _system_proxies() -> None:
     """What urllib asks about the system's settings."""
     module: Any = types.ModuleType("_scproxy")
@@ -145,6 +159,7 @@ def _system_proxies() -> None:
 
 
 _remove()
+_get_path()
 _system_proxies()
 vars(selectors).pop("EpollSelector", None)
 selectors.DefaultSelector = selectors.PollSelector  # type: ignore[misc, assignment]

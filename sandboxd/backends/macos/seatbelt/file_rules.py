@@ -17,16 +17,17 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from sandboxd.backends.macos.seatbelt.absent_names import (
+    absent_paths,
     hook_directories,
     inside_refs,
     skipped_directories,
     workspace_names,
 )
-from sandboxd.backends.macos.seatbelt.path_patterns import Glob
+from sandboxd.backends.macos.seatbelt.path_patterns import END, Glob
 from sandboxd.backends.macos.seatbelt.seatbelt_entries import Pattern, at_and_above
 from sandboxd.paths import is_below
 from sandboxd.plan.filesystem.mounts import Mark, MountNode, Visibility, settle
@@ -52,8 +53,11 @@ class PathFilter(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Match:
+    """A filter; with `absent_in`, its path is absent below this directory, and is refused in every spelling."""
+
     how: PathFilter
     text: str
+    absent_in: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,11 @@ class _State:
 class _Rules:
     """A list of rules that merges equal neighbours."""
 
-    rules: list[FileRule] = field(default_factory=list)
+    rules: list[FileRule]
+    absent: dict[str, str]
+
+    def match(self, how: PathFilter, path: str) -> Match:
+        return Match(how, path, self.absent.get(path, ""))
 
     def add(self, rule: FileRule) -> None:
         last = self.rules[-1] if self.rules else None
@@ -101,13 +109,15 @@ def list_file_rules(
 
     Raises `PolicyError` for what cannot be expressed."""
     nodes = settle(found.entries)
-    rules = _Rules([FileRule(True, (READ,), (), why="reading is open where nothing below closes it")])
+    rules = _Rules(
+        [FileRule(True, (READ,), (), why="reading is open where nothing below closes it")], _absent(found, facts)
+    )
     _add_points(rules, nodes, patterns)
     for rule in _protected(files, place, facts, nodes):
         rules.add(rule)
     for path in _refused_instead_of_watched(found, facts):
         why = "names that make git obey another configuration, and do not exist"
-        rules.add(FileRule(False, (WRITE,), (Match(PathFilter.SUBPATH, path),), why=why))
+        rules.add(FileRule(False, (WRITE,), (rules.match(PathFilter.SUBPATH, path),), why=why))
     closed = [pattern.glob for pattern in patterns if pattern.mark & Mark.DENY_WRITE]
     if closed:
         why = "patterns of denyWrite beat every allowWrite"
@@ -118,7 +128,31 @@ def list_file_rules(
             rules.set(_state(node), match, "the daemon's and the session's own directories")
     _add_links(rules, nodes)
     _add_guards(rules, nodes, facts, patterns)
-    return tuple(rules.rules)
+    return tuple(map(_expressed, rules.rules))
+
+
+def _absent(found: PathTable, facts: Facts) -> dict[str, str]:
+    """Return the absent paths of the policy, and those on the way to them, with the directory that exists."""
+    bases = {one.real: one.existing for one in facts.paths.values() if one.kind is None and one.existing}
+    for entry in found.entries.values():
+        if entry.kind is None and entry.missing:
+            above = posixpath.dirname(entry.missing[0].rstrip("/"))
+            bases.update(dict.fromkeys((one.rstrip("/") for one in entry.missing), above))
+    return bases
+
+
+def _expressed(rule: FileRule) -> FileRule:
+    """Return a refusal with expressions for its absent paths."""
+    if rule.allow or not any(match.absent_in for match in rule.matches):
+        return rule
+    groups: dict[tuple[str, str], list[str]] = {}
+    for match in rule.matches:
+        if match.absent_in:
+            end = END if match.how is PathFilter.SUBPATH else "$"
+            groups.setdefault((match.absent_in, end), []).append(match.text)
+    texts = [text for (base, end), paths in groups.items() for text in absent_paths(base, paths, end)]
+    plain = tuple(match for match in rule.matches if not match.absent_in)
+    return replace(rule, matches=(*plain, *(Match(PathFilter.REGEX, text) for text in texts)))
 
 
 _POINTS = "rules about paths, and the protected names that exist: directories before what lies in them"
@@ -135,7 +169,8 @@ def _add_points(rules: _Rules, nodes: list[MountNode], patterns: tuple[Pattern, 
         if node.parent is None and state == above:
             stated = [(True, READ)]  # by the first rule
         elif state != above or (has_allow_patterns and entry.marks & _DENIES):
-            stated = _add_changed(rules, state, above, Match(PathFilter.SUBPATH, entry.path), again=has_allow_patterns)
+            match = rules.match(PathFilter.SUBPATH, entry.path)
+            stated = _add_changed(rules, state, above, match, again=has_allow_patterns)
         else:
             continue
         for rule in _patterns_below(node, stated, patterns):
@@ -256,7 +291,7 @@ def _add_guards(rules: _Rules, nodes: list[MountNode], facts: Facts, patterns: t
             for match in facts.globs.get(pattern.rule.path, ()):
                 guarded.update(_writable_above(match.path, by_path))
     if guarded:
-        matches = tuple(Match(PathFilter.LITERAL, path) for path in sorted(guarded))
+        matches = tuple(rules.match(PathFilter.LITERAL, path) for path in sorted(guarded))
         why = "writable directories, and those on the way to something guarded, stay where they are"
         rules.add(FileRule(False, MOVE, matches, why=why))
 

@@ -11,15 +11,18 @@ The patterns mean what `host.globs` makes of them on Linux:
 | everything else | itself | itself, escaped where it is special |
 
 A rule also covers what lies below a match, so an expression ends in `(/|$)`. Only constructs are used that mean the
-same to every engine: no `.`, no counts, no backslash in a class."""
+same to every engine: no `.`, no counts, no backslash in a class.
+
+Patterns that deny match every spelling of their letters, as the volume does; classes stay as they are written."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from sandboxd.backends.macos.seatbelt.case_folding import fold, quote
 from sandboxd.errors import PolicyError
 from sandboxd.paths import is_below
 from sandboxd.plan.host_queries import split_pattern
@@ -27,36 +30,24 @@ from sandboxd.plan.host_queries import split_pattern
 LONGEST = 900
 """Bytes of one expression. macOS refuses somewhere above 1,000."""
 END = "(/|$)"
-_SPECIAL = re.compile(r"([.\[\]()*+?|^$\\{}])")
-
-
-def quote(text: str) -> str:
-    """Escape text."""
-    return _SPECIAL.sub(r"\\\1", text)
-
-
-def fold(text: str) -> str:
-    """Escape text in upper and lower case.
-
-    On a volume that does not tell them apart, an absent name could be made in another spelling."""
-    return "".join(f"[{c.lower()}{c.upper()}]" if c.isascii() and c.isalpha() else quote(c) for c in text)
-
 
 @dataclass(frozen=True)
 class Glob:
     """A pattern below a literal directory.
 
     `base` (`/`, or without a trailing slash), then one expression per component, None for `**`. The last one is never
-    None: `x/**` is the directory `x`."""
+    None: `x/**` is the directory `x`. What of `base` lies below `existing` matches in every spelling."""
 
     base: str
     parts: tuple[str | None, ...]
+    existing: str | None = None
 
     @cached_property
     def expression(self) -> str:
         """Return an expression for matches and paths below them. Raises `PolicyError`."""
         parts = "".join("(/[^/]+)*" if part is None else "/" + part for part in self.parts)
-        return checked(f"^{quote(self.base) if self.base != '/' else ''}{parts}{END}", self.base)
+        existing = (self.base if self.existing is None else self.existing).rstrip("/")
+        return checked(f"^{quote(existing)}{fold(self.base.rstrip('/')[len(existing) :])}{parts}{END}", self.base)
 
     @property
     def is_deep(self) -> bool:
@@ -67,9 +58,9 @@ class Glob:
         """The number of components of a match without `**`."""
         return self.base.count("/") * (self.base != "/") + len(self.parts)
 
-    def rebased(self, base: str) -> Glob:
+    def rebased(self, base: str, existing: str | None = None) -> Glob:
         """Return the pattern below another directory, its real literal beginning."""
-        return Glob(base, self.parts)
+        return Glob(base, self.parts, existing)
 
     def meets(self, path: str) -> Meeting:
         """Return the relation of a literal path to the pattern."""
@@ -120,23 +111,23 @@ class Meeting:
     below: tuple[Glob, ...]
 
 
-def parse_glob(pattern: str) -> Glob:
-    """Parse an absolute pattern of `policy.paths.rule_paths`.
+def parse_glob(pattern: str, *, folded: bool = False) -> Glob:
+    """Parse an absolute pattern of `policy.paths.rule_paths`; `folded` takes letters in every spelling.
 
     Raises `PolicyError` for what cannot be expressed."""
     beginning, parts = split_pattern(pattern)
-    return Glob(beginning, tuple(_component(part, pattern) for part in parts))
+    return Glob(beginning, tuple(_component(part, pattern, fold if folded else quote) for part in parts))
 
 
-def _component(part: str, pattern: str) -> str | None:
+def _component(part: str, pattern: str, literal: Callable[[str], str]) -> str | None:
     if part == "**":
         return None
     if not part.strip("*"):
         return "[^/]+"
-    return "".join(_pieces(part, pattern))
+    return "".join(_pieces(part, pattern, literal))
 
 
-def _pieces(part: str, pattern: str) -> Iterator[str]:
+def _pieces(part: str, pattern: str, literal: Callable[[str], str]) -> Iterator[str]:
     position = 0
     while position < len(part):
         character = part[position]
@@ -155,7 +146,9 @@ def _pieces(part: str, pattern: str) -> Iterator[str]:
                 yield _class(part[position:end], pattern)
                 position = end + 1
         else:
-            yield quote(character)
+            end = next((at for at in range(position, len(part)) if part[at] in "*?["), len(part))
+            yield literal(part[position - 1 : end])
+            position = end
 
 
 def _class_end(part: str, start: int) -> int | None:

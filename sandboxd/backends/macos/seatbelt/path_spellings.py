@@ -5,11 +5,15 @@ in which a name was typed, which may differ from a rule's."""
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from collections.abc import Iterator
+from typing import Literal
 
 from sandboxd.paths import is_below
 
 _LINKED = ("/tmp", "/var", "/etc")
+_SIGNS = re.compile("([\u212a\u037e\u1fef])")
 
 
 def real_spelling(path: str) -> str:
@@ -46,5 +50,11 @@ def _forms(texts: list[str]) -> tuple[str, ...]:
     forms = list(texts)
     for text in texts:
         if not text.isascii():
-            forms += [unicodedata.normalize(form, text) for form in ("NFC", "NFD")]
+            forms += ["".join(_normalized(text, form)) for form in ("NFC", "NFD")]
     return tuple(dict.fromkeys(forms))
+
+
+def _normalized(text: str, form: Literal["NFC", "NFD"]) -> Iterator[str]:
+    """Normalise all but the signs that stand for an ASCII character, which expressions name beside it."""
+    for part in _SIGNS.split(text):
+        yield part if _SIGNS.fullmatch(part) else unicodedata.normalize(form, part)

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from sandboxd.backends.macos.seatbelt.case_folding import quote
 from sandboxd.backends.macos.seatbelt.file_rules import FileRule, PathFilter
-from sandboxd.backends.macos.seatbelt.path_patterns import quote
 from sandboxd.backends.macos.seatbelt.path_spellings import expression_spellings, path_spellings, real_spelling
 from sandboxd.errors import PolicyError
 from sandboxd.policy.model import NetworkPolicy, PlatformPolicy, PortRange

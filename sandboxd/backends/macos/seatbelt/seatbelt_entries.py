@@ -56,11 +56,14 @@ def _patterns(files: FilePolicy, place: Place, facts: Facts) -> Iterator[Pattern
         for rule in rules:
             if not rule.glob:
                 continue
-            glob = parse_glob(rule.path)
+            denies = not mark & _OPENS
+            glob = parse_glob(rule.path, folded=denies)
             base = facts.paths.get(glob.base)
-            if mark & _OPENS and base is not None and followed.can_change(base.links):
+            if not denies and base is not None and followed.can_change(base.links):
                 continue  # as on Linux: a command could have made the link
-            yield Pattern(glob.rebased(base.real if base is not None else glob.base), mark, rule)
+            if base is not None:
+                glob = glob.rebased(base.real, base.existing if denies and base.kind is None else None)
+            yield Pattern(glob, mark, rule)
 
 
 def make_seatbelt_points(
