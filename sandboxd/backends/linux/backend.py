@@ -15,7 +15,7 @@ from sandboxd.backends.base import LaunchHandle, LaunchSpec, Observer
 from sandboxd.backends.linux.bwrap.bwrap_options import BwrapOptions, probe_options, render
 from sandboxd.backends.linux.bwrap.orphans import end_processes
 from sandboxd.backends.linux.bwrap.sandbox_setup import SandboxSetup
-from sandboxd.backends.linux.command_limits import NO_GROUPS, CommandLimits, ControlGroups, LimitedSetup
+from sandboxd.backends.linux.command_limits import NO_GROUPS, CommandLimits, ControlGroups, LimitedSetup, Watch
 from sandboxd.backends.linux.helper.bridge import Bridge, ExpectedLaunch
 from sandboxd.backends.linux.helper.bridge_protocol import INFO_DESCRIPTOR, INIT_WORDS, OPTIONS_DESCRIPTOR
 from sandboxd.backends.linux.helper.expected_launch import Preparation
@@ -141,6 +141,7 @@ class LinuxBackend:
         self._probing = asyncio.Lock()
         self._launches: dict[str, Launching] = {}
         self._inherited: dict[str, LaunchRecord] = {}
+        self._watch = Watch()
 
     async def aclose(self) -> None:
         """Wait for running clean-ups."""
@@ -201,7 +202,7 @@ class LinuxBackend:
         )
         groups = self._tools.groups
         processes = plan.processes if groups.found or configuration.processes is not None else None
-        limits = CommandLimits(launch_id, plan.limits, processes, groups)
+        limits = CommandLimits(launch_id, plan.limits, processes, groups, self._watch)
         if processes is None and plan.processes is not None and plan.processes.wanted_by:
             because = f"{self._tools.unbounded} (sandbox.limits.processes, {plan.processes.wanted_by})"
             missing = (*missing, f"the processes of the command are not limited: {because}")
@@ -352,7 +353,7 @@ class LinuxBackend:
         capture = capture_for(wanted.ability, wanted.network)
         completing: Preparation = self._completion.of(pending_setup.options, capture)
         groups = NO_GROUPS if self._tools is None else self._tools.groups
-        limits = CommandLimits(launch_id, record.limits, record.processes, groups)
+        limits = CommandLimits(launch_id, record.limits, record.processes, groups, self._watch)
         if limits.wanted:
             launch.take_limits(limits)
             completing = LimitedSetup(completing, limits)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import resource
 import subprocess
 import time
@@ -25,11 +26,15 @@ from sandboxd.errors import LaunchError
 from sandboxd.plan.plan import ProcessLimit
 from sandboxd.policy.model import Limits
 from sandboxd.policy.violation import DenialEvent, limit_met
-from sandboxd.processes import ProcessTable
+from sandboxd.processes import ProcessTable, tree_of
 from sandboxd.quantities import size_text
 
 CONTROLLERS = frozenset({"cpu", "memory", "pids"})
 LOOK_EVERY_S = 0.2
+REST = 5
+"""Of what a look at all commands took of a processor, the pause until the next one."""
+SHARED_S = 0.05
+"""How long a look goes through the pages of one command's processes, which may share them all."""
 _PATIENCE_S = 5.0
 _MANAGER = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager")
 
@@ -115,7 +120,14 @@ class CommandLimits:
 
     `told` receives what the command has met, `kill` ends it."""
 
-    def __init__(self, launch_id: str, limits: Limits, processes: ProcessLimit | None, groups: ControlGroups) -> None:
+    def __init__(
+        self,
+        launch_id: str,
+        limits: Limits,
+        processes: ProcessLimit | None,
+        groups: ControlGroups,
+        watch: Watch | None = None,
+    ) -> None:
         self.limits = limits
         self.processes = processes
         self._name = f"sandboxd-{launch_id[:16]}"
@@ -124,7 +136,7 @@ class CommandLimits:
         self._mounted = mounted_groups() if self.wanted else ""
         self._group = ""
         self._bubblewrap = 0
-        self._watch: asyncio.Task[None] | None = None
+        self._watch = watch or Watch()
         self._met: set[str] = set()
         self.told: Callable[[DenialEvent], None] = lambda event: None
         self.kill: Callable[[], None] = lambda: None
@@ -154,7 +166,7 @@ class CommandLimits:
             if self._groups.found:
                 self._enter(bubblewrap, init)
             else:
-                for pid in (init, *ProcessTable().tree(init)):
+                for pid in tree_of(init):
                     self._limit_process(pid)
         except (OSError, ValueError) as error:
             raise LaunchError(
@@ -180,7 +192,7 @@ class CommandLimits:
 
     def _enter(self, bubblewrap: int, init: int) -> None:
         """Put all processes of the sandbox into a group with the limits. Raises OSError."""
-        deadline, missing = time.monotonic() + _PATIENCE_S, ProcessTable().tree(bubblewrap)
+        deadline, missing = time.monotonic() + _PATIENCE_S, tree_of(bubblewrap)
         if self._groups.bus:
             self._call("StartTransientUnit", "ssa(sv)a(sa(sv))", f"{self._name}.scope", "fail", *self._scope(missing))
         else:
@@ -196,7 +208,7 @@ class CommandLimits:
             elif os.path.basename(self._own(init)) == f"{self._name}.scope":
                 self._group = self._own(init)
                 self._call("AttachProcessesToUnit", "ssau", f"{self._name}.scope", "", *_counted(missing))
-            tree = ProcessTable().tree(bubblewrap)
+            tree = tree_of(bubblewrap)
             missing = [pid for pid in tree if not self._group or self._own(pid) != self._group]
             if time.monotonic() > deadline:
                 raise TimeoutError(f"process {missing[0] if missing else init} does not enter its control group")
@@ -249,25 +261,25 @@ class CommandLimits:
 
     def started(self) -> None:
         """Watch the command where no group counts it as a whole."""
-        if not self._groups.found and self._watch is None and (self.limits.memory or self._most):
-            self._watch = asyncio.get_running_loop().create_task(self._look(), name=f"limits-{self._name}")
+        if not self._groups.found and (self.limits.memory or self._most):
+            self._watch.add(self)
 
-    async def _look(self) -> None:
-        memory = self.limits.memory
-        while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            used, threads = await asyncio.to_thread(_use_of, self._bubblewrap, memory)
-            if self._most is not None and threads >= self._most:
-                self._meet("processes")
-            if memory is not None and used > memory:
-                self._meet("memory")
-                self.kill()
-                return
+    def looked_at(self) -> tuple[int, int | None]:
+        """Return what to look at: the process that started the sandbox, and the limit of memory."""
+        return self._bubblewrap, self.limits.memory
+
+    def uses(self, memory: int, threads: int) -> None:
+        """Compare what the command uses with its limits."""
+        if self._most is not None and threads >= self._most:
+            self._meet("processes")
+        if self.limits.memory is not None and memory > self.limits.memory:
+            self._meet("memory")
+            self.kill()
+            self._watch.remove(self)
 
     def ending(self) -> None:
         """Report what the kernel has counted, while process 1 still holds the group."""
-        if self._watch is not None:
-            self._watch.cancel()
+        self._watch.remove(self)
         if not self._group:
             return
         for name, key, limit in (("memory.events", "oom_kill", "memory"), ("pids.events", "max", "processes")):
@@ -313,13 +325,55 @@ def _counted(pids: Sequence[int]) -> tuple[str, ...]:
     return str(len(pids)), *map(str, pids)
 
 
-def _use_of(bubblewrap: int, memory: int | None) -> tuple[int, int]:
+class Watch:
+    """Looks at all commands without a group: one look for all of them, however many processes there are."""
+
+    def __init__(self) -> None:
+        self._watched: dict[CommandLimits, None] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    def add(self, limits: CommandLimits) -> None:
+        self._watched[limits] = None
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look(), name="limits")
+
+    def remove(self, limits: CommandLimits) -> None:
+        self._watched.pop(limits, None)
+        if not self._watched and self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+
+    async def _look(self) -> None:
+        took = 0.0
+        while True:
+            await asyncio.sleep(max(LOOK_EVERY_S, REST * took))
+            watched = list(self._watched)
+            uses, took = await asyncio.to_thread(_uses_of, [one.looked_at() for one in watched])
+            for one, used in zip(watched, uses, strict=True):
+                if one in self._watched:
+                    one.uses(*used)
+
+
+def _uses_of(commands: Sequence[tuple[int, int | None]]) -> tuple[list[tuple[int, int]], float]:
+    """Return the memory and the threads of each sandbox, and the processor time that it took."""
+    begun, table = time.thread_time(), ProcessTable()
+    return [_use_of(table, *one) for one in commands], time.thread_time() - begun
+
+
+def _use_of(table: ProcessTable, bubblewrap: int, memory: int | None) -> tuple[int, int]:
     """Return the memory and the threads of a sandbox; shared pages count once where it matters."""
-    table = ProcessTable()
     usage = table.usage(bubblewrap, ports=False)
     if memory is None or usage.memory <= memory:
         return usage.memory, usage.threads
-    return sum(map(_proportional, table.tree(bubblewrap)[1:])), usage.threads
+    tree = table.tree(bubblewrap)[1:]
+    random.shuffle(tree)
+    until, looked_at, own = time.monotonic() + SHARED_S, 0, 0
+    for pid in tree:  # of too many, some stand for all
+        looked_at += table.memory(pid)
+        own += _proportional(pid)
+        if time.monotonic() > until:
+            break
+    return int(usage.memory * own / max(looked_at, 1)), usage.threads
 
 
 def _proportional(pid: int) -> int:

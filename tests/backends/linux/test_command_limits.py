@@ -6,17 +6,26 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from sandboxd.backends.linux import command_limits
-from sandboxd.backends.linux.command_limits import CommandLimits, ControlGroups, find_control_groups, mounted_groups
+from sandboxd.backends.linux.command_limits import (
+    NO_GROUPS,
+    CommandLimits,
+    ControlGroups,
+    Watch,
+    find_control_groups,
+    mounted_groups,
+)
 from sandboxd.errors import LaunchError
 from sandboxd.plan.plan import ProcessLimit
 from sandboxd.policy.model import Limits
 from sandboxd.policy.violation import DenialEvent
 from sandboxd.processes import ProcessTable
+from support.waiting import wait_until_async
 
 WANTED = Limits(memory=1 << 30, cpu=1.5)
 FEW = ProcessLimit(64, "user")
@@ -152,3 +161,42 @@ def test_a_scope_of_systemd_is_made_and_checked(
 def test_a_systemd_that_does_not_answer_is_said(groups: Path) -> None:
     found = find_control_groups("/bin/false", str(groups), booted=True)
     assert not found.found and found.missing == "systemd does not answer: exit status 1"
+
+
+async def test_all_commands_are_watched_by_one_look(
+    sandbox: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which costs as much as there are processes on the machine."""
+    looks = 0
+
+    class Counted(ProcessTable):
+        def __init__(self) -> None:
+            nonlocal looks
+            looks += 1
+            super().__init__()
+
+    monkeypatch.setattr(command_limits, "ProcessTable", Counted)
+    watch, killed = Watch(), set[int]()
+    limits = [CommandLimits(str(n), Limits(memory=4096), None, NO_GROUPS, watch) for n in range(20)]
+    for number, one in enumerate(limits):
+        one.kill = partial(killed.add, number)
+        one.resume(None, sandbox.pid)
+    await wait_until_async(lambda: len(killed) == len(limits), "all of them use too much")
+    assert looks == 1
+
+
+def test_some_processes_stand_for_too_many(sandbox: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def tenth(pid: int) -> int:
+        read.append(pid)
+        return ProcessTable().memory(pid) // 10
+
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE):
+        table = ProcessTable()
+        everything = table.usage(os.getpid()).memory
+        monkeypatch.setattr(command_limits, "SHARED_S", -1)
+        monkeypatch.setattr(command_limits, "_proportional", tenth)
+        found = command_limits._use_of(table, os.getpid(), 4096)[0]
+    assert len(read) == 1
+    assert abs(found / everything - 0.1) < 0.05
