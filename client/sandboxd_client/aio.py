@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar, Unpack, cast
 
-from sandboxd_client.aio_rpc import AsyncRpcMethods, opening
+from sandboxd_client.aio_rpc import AsyncRpcMethods, Settings, opening
 from sandboxd_client.errors import ConnectionLost, RpcError, SandboxdError, SandboxOffWarning, WrapOutdated
 from sandboxd_client.running.aio_process import (
     AsyncProcess,
@@ -52,8 +52,13 @@ from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.hello import Role
 from sandboxd_client.wire.messages.methods import PERMISSION_REQUEST, SESSION_OPEN, SHOULD_SANDBOX, WRAP, Method
 from sandboxd_client.wire.messages.policy import DescribeResult, EffectiveResult, ExplainKind, ExplainResult
-from sandboxd_client.wire.messages.sessions import PermissionMode, SessionOpenParams, SessionOpenResult
-from sandboxd_client.wire.messages.settings import SettingsGetResult
+from sandboxd_client.wire.messages.sessions import (
+    PermissionMode,
+    SessionOpenParams,
+    SessionOpenResult,
+    SessionUpdateResult,
+)
+from sandboxd_client.wire.messages.settings import ChangeRecord, SettingsGetResult
 from sandboxd_client.wire.messages.wrap import OverridesRecord, WrapResult
 
 P = TypeVar("P")
@@ -141,7 +146,7 @@ class AsyncClient(AsyncRpcMethods):
         cwd: Path | None = None,
         *,
         name: str | None = None,
-        settings: Mapping[str, Any] | None = None,
+        settings: Settings | None = None,
         permission_mode: PermissionMode | None = None,
         detach: bool = False,
     ) -> AsyncSession:
@@ -258,6 +263,20 @@ class AsyncSession:
     @property
     def id(self) -> str:
         return self.opened.session_id
+
+    async def update(
+        self,
+        settings: Settings | None = None,
+        *,
+        changes: Sequence[ChangeRecord] | None = None,
+        confirm: bool = False,
+    ) -> SessionUpdateResult:
+        """Give the session other settings, or change some of its own; they hold at once."""
+        result = await self._in_session(
+            lambda session_id: self._client.session_update(session_id, settings, changes=changes, confirm=confirm)
+        )
+        self._opening = replace(self._opening, settings=result.settings)
+        return result
 
     async def close(self) -> None:
         """End the session with its commands. Does nothing if it has ended."""

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, TypeVar, Unpack, cast
 
 from sandboxd_client.errors import ConnectionLost, RpcError, SandboxdError, SandboxOffWarning, WrapOutdated
-from sandboxd_client.rpc import RpcMethods, opening
+from sandboxd_client.rpc import RpcMethods, Settings, opening
 from sandboxd_client.running.commands import Path, absolute, is_in_sandbox, session_around
 from sandboxd_client.running.completed import Completed
 from sandboxd_client.running.launching import (
@@ -53,8 +53,13 @@ from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.hello import Role
 from sandboxd_client.wire.messages.methods import PERMISSION_REQUEST, SESSION_OPEN, SHOULD_SANDBOX, WRAP, Method
 from sandboxd_client.wire.messages.policy import DescribeResult, EffectiveResult, ExplainKind, ExplainResult
-from sandboxd_client.wire.messages.sessions import PermissionMode, SessionOpenParams, SessionOpenResult
-from sandboxd_client.wire.messages.settings import SettingsGetResult
+from sandboxd_client.wire.messages.sessions import (
+    PermissionMode,
+    SessionOpenParams,
+    SessionOpenResult,
+    SessionUpdateResult,
+)
+from sandboxd_client.wire.messages.settings import ChangeRecord, SettingsGetResult
 from sandboxd_client.wire.messages.wrap import OverridesRecord, WrapResult
 
 P = TypeVar("P")
@@ -142,7 +147,7 @@ class Client(RpcMethods):
         cwd: Path | None = None,
         *,
         name: str | None = None,
-        settings: Mapping[str, Any] | None = None,
+        settings: Settings | None = None,
         permission_mode: PermissionMode | None = None,
         detach: bool = False,
     ) -> Session:
@@ -259,6 +264,20 @@ class Session:
     @property
     def id(self) -> str:
         return self.opened.session_id
+
+    def update(
+        self,
+        settings: Settings | None = None,
+        *,
+        changes: Sequence[ChangeRecord] | None = None,
+        confirm: bool = False,
+    ) -> SessionUpdateResult:
+        """Give the session other settings, or change some of its own; they hold at once."""
+        result = self._in_session(
+            lambda session_id: self._client.session_update(session_id, settings, changes=changes, confirm=confirm)
+        )
+        self._opening = replace(self._opening, settings=result.settings)
+        return result
 
     def close(self) -> None:
         """End the session with its commands. Does nothing if it has ended."""

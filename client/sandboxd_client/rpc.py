@@ -16,6 +16,7 @@ from sandboxd_client.running.commands import (
     is_in_sandbox,
     sendable,
     sendable_search_path,
+    sendable_settings,
 )
 from sandboxd_client.wire.messages import methods
 from sandboxd_client.wire.messages.check import CheckParams, CheckResult
@@ -63,6 +64,8 @@ from sandboxd_client.wire.messages.sessions import (
     SessionListResult,
     SessionOpenParams,
     SessionOpenResult,
+    SessionUpdateParams,
+    SessionUpdateResult,
 )
 from sandboxd_client.wire.messages.settings import (
     ChangeRecord,
@@ -114,6 +117,8 @@ from sandboxd_client.wire.messages.wrap import (
     WrapResult,
 )
 
+Settings = Mapping[str, Any] | Path
+"""Settings of a call: an object, or the path of a file."""
 P = TypeVar("P")
 R = TypeVar("R")
 
@@ -121,13 +126,13 @@ R = TypeVar("R")
 def opening(
     cwd: Path | None,
     name: str | None,
-    settings: Mapping[str, Any] | None,
+    settings: Settings | None,
     permission_mode: PermissionMode | None,
     *,
     detach: bool,
 ) -> SessionOpenParams:
-    """Return the parameters of `session.open`, with an absolute directory."""
-    return SessionOpenParams(absolute(cwd), name, None if settings is None else dict(settings), permission_mode, detach)
+    """Return the parameters of `session.open`, with absolute paths."""
+    return SessionOpenParams(absolute(cwd), name, sendable_settings(settings), permission_mode, detach)
 
 
 class RpcMethods:
@@ -161,12 +166,25 @@ class RpcMethods:
         cwd: Path | None = None,
         *,
         name: str | None = None,
-        settings: Mapping[str, Any] | None = None,
+        settings: Settings | None = None,
         permission_mode: PermissionMode | None = None,
         detach: bool = False,
     ) -> SessionOpenResult:
         params = opening(cwd, name, settings, permission_mode, detach=detach)
         return self.call(methods.SESSION_OPEN, params)
+
+    def session_update(
+        self,
+        session_id: str,
+        settings: Settings | None = None,
+        *,
+        changes: Sequence[ChangeRecord] | None = None,
+        confirm: bool = False,
+    ) -> SessionUpdateResult:
+        """Give a live session other settings, or change some of its own; they hold at once."""
+        wanted = None if changes is None else tuple(changes)
+        params = SessionUpdateParams(session_id, sendable_settings(settings), wanted, confirm)
+        return self.call(methods.SESSION_UPDATE, params)
 
     def session_join(self, cwd: Path | None = None, *, key: str | None = None) -> SessionJoinResult:
         """Return the session of this key, or of the agent that has started this process."""

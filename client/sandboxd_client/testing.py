@@ -277,6 +277,9 @@ class FakeDaemon:
     def _session_open(self, params: Mapping[str, Any]) -> Answer:
         return {"session_id": f"session-{self._next()}", "policy_generation": 1}
 
+    def _session_update(self, params: Mapping[str, Any]) -> Answer:
+        return {"policy_generation": 2, "settings": params.get("settings") or {}}
+
     def _session_join(self, params: Mapping[str, Any]) -> Answer:
         return {"session_id": f"session-of-{params.get('key') or 'agent'}", "opened": False}
 

@@ -181,7 +181,7 @@ async def run_daemon(
             HelloMethods(),
             StatusMethods(state, observers.metrics),
             LifecycleMethods(stop, restarting, sessions),
-            SessionMethods(sessions, policies),
+            SessionMethods(sessions, policies, partial(_session_changed, queries.subscriptions, crash_store)),
             CommandMethods(sessions),
             DecisionMethods(queries.policy, sessions, observers.events),
             WrapMethods(
@@ -405,6 +405,14 @@ class _Steps:
             self.config.idle_exit_s, lambda: bool(connections or sessions.all()), lambda: connections.admitted, stop
         )
         self.stack.callback(asyncio.get_running_loop().create_task(idle, name="idle-exit").cancel)
+
+
+def _session_changed(subscriptions: SettingsSubscriptions, crash_store: CrashStore | None, session_id: str) -> None:
+    """Tell what depends on the settings of a session that they are others."""
+    subscriptions.session_changed(session_id)
+    if crash_store is not None:
+        crash_store.grants_revoked(session_id)
+        crash_store.changed(session_id)
 
 
 def _gauges(policies: Policies, sessions: Sessions, audit: AuditRecorder) -> tuple[Gauge, ...]:

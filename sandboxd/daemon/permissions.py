@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from sandboxd.daemon.policies import Policies
 from sandboxd.daemon.policy_queries import PolicyQueries
-from sandboxd.daemon.settings.local_edits import change_of, change_settings
+from sandboxd.daemon.settings.local_edits import EXCLUDED, change_of, change_settings
 from sandboxd.daemon.settings.trusting import TRUST_KEY, Trusting
 from sandboxd.errors import CallerError
 from sandboxd.policy.commands.command_decisions import CommandDecision, why_sandboxed
@@ -42,7 +42,6 @@ from sandboxd.settings.files.trust import real_path
 LONGEST_COMMAND = 16 << 10
 """Longest command of a prompt, which shows all of it."""
 SHOWN_BLOCKED = 5
-EXCLUDED = "sandbox.excludedCommands"
 _OUTSIDE = "outside the sandbox it can read, change and send whatever you can"
 _EXPLICIT = frozenset({Reason.PATH_DENIED, Reason.PATH_PROTECTED})
 _PATTERN = frozenset("*?[]{}$\0")

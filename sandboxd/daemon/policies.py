@@ -10,6 +10,7 @@ derived from it is found by its identity, which keeps a warm `wrap` cheap."""
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 import weakref
@@ -266,21 +267,30 @@ class Project:
         return PolicySnapshot(merged, build_policy(merged, scope, self.now.policy.generation))
 
 
+CallerSettings = Mapping[str, Any] | str | None
+"""Settings of a call: an object, or the path of a file."""
+
+
 class SessionPolicy:
     """Policy of one session, with a call's overrides on top."""
 
     def __init__(
         self,
         project: Project,
-        settings: Mapping[str, Any] | None,
+        settings: CallerSettings,
         log: FilteringBoundLogger,
         *,
         restricted: bool = False,
+        added: CallerSettings = None,
+        planning: bool = False,
     ) -> None:
-        """Keep the settings of the session; those of a `restricted` one only tighten."""
+        """Keep the settings of the session; those of a `restricted` one only tighten.
+
+        `added` are those of the user for a restricted session. They tighten only where it is `planning`."""
         self.project = project
         self.settings = settings
-        self._restricted = restricted
+        self.added = added
+        self._parts = ((settings, restricted), (added, planning))
         self._log = log
         self._base = project.now
         self._variants: OrderedDict[_Variant, PolicySnapshot] = OrderedDict()
@@ -288,7 +298,7 @@ class SessionPolicy:
 
     def __call__(self, overrides: Overrides = NO_OVERRIDES) -> Policy:
         """Return the policy. Raises SettingsError when it never could hold."""
-        if self.settings is None and overrides is NO_OVERRIDES:
+        if self.settings is None is self.added and overrides is NO_OVERRIDES:
             return self.project.now.policy
         return self.snapshot(overrides).policy
 
@@ -296,7 +306,8 @@ class SessionPolicy:
         """Return the settings with their policy. Raises like a call."""
         if self._base is not self.project.now:
             self._base, self._last_good, self._variants = self.project.now, self._variants, OrderedDict()
-        key = (overrides, _identity(overrides.settings), self._trust_state(overrides.settings))
+        paths = [_path_of(one) for one in (overrides.settings, self.settings, self.added)]
+        key = (overrides, tuple((_identity(path), self._trust_state(path)) for path in paths))
         found = self._variants.get(key)
         if found is None:
             found = self._variants[key] = self._build(key)
@@ -330,10 +341,8 @@ class SessionPolicy:
             return self._last_good[key]
 
     def _layers(self, overrides: Overrides) -> tuple[Layer, ...]:
-        may_widen, distrust = _trust(self.project.now, self._restricted)
-        layers = []
-        if self.settings:
-            layers.append(layer_from_values(self.settings, Source.CLI, may_widen=may_widen, distrust=distrust))
+        parts = (*self._parts, (overrides.settings, overrides.restricted))
+        layers = [self._layer(settings, restricted) for settings, restricted in parts if settings]
         may_widen, distrust = _trust(self.project.now, overrides.restricted)
         if values := overrides_as_settings(overrides):
             layers.append(layer_from_values(values, Source.CLI, may_widen=may_widen, distrust=distrust))
@@ -343,17 +352,25 @@ class SessionPolicy:
             layers.append(
                 layer_from_values(overrides_as_settings(granted), Source.CLI, may_widen=widens, distrust=why_not)
             )
-        if overrides.settings is not None:
-            layers.append(self._named_layer(overrides, may_widen, distrust))
         return tuple(layers)
 
-    def _named_layer(self, overrides: Overrides, may_widen: bool, distrust: str) -> Layer:
-        """Return the layer of the file that a call names."""
-        path, home, places = overrides.settings or "", self.project.locations.home, self.project.places
+    def _layer(self, settings: Mapping[str, Any] | str, restricted: bool) -> Layer:
+        """Return the layer of settings of a call: an object, the same as JSON, or the file it names."""
+        may_widen, distrust = _trust(self.project.now, restricted)
+        path = _path_of(settings)
+        if path is None:
+            values = json.loads(settings) if isinstance(settings, str) else settings
+            return layer_from_values(values, Source.CLI, may_widen=may_widen, distrust=distrust)
+        home, places = self.project.locations.home, self.project.places
         if not places.why_doubtful(path):
             return read_required(path, home, may_widen, distrust)
         trust = places.trust if trust_is_allowed(self.project.now.settings.layers) else None
         return read_required(path, home, may_widen, distrust, doubtful=True, trust=trust)
+
+
+def _path_of(settings: CallerSettings) -> str | None:
+    """Return the path among settings of a call, which may also be JSON or an object."""
+    return settings if isinstance(settings, str) and settings.startswith("/") else None
 
 
 def _last_good(fault: SettingsError) -> str:
@@ -406,7 +423,7 @@ def read_required(
     return layer if may_widen else replace(layer, may_widen=False, distrust=distrust)
 
 
-_Variant = tuple[Overrides, State | None, tuple[int, ...]]
+_Variant = tuple[Overrides, tuple[tuple[State | None, tuple[int, ...]], ...]]
 
 
 def _identity(path: str | None) -> State | None:
@@ -462,12 +479,18 @@ class Policies:
         return project
 
     def of_session(
-        self, directory: str, settings: Mapping[str, Any] | None = None, *, restricted: bool = False
+        self,
+        directory: str,
+        settings: CallerSettings = None,
+        *,
+        restricted: bool = False,
+        added: CallerSettings = None,
+        planning: bool = False,
     ) -> SessionPolicy:
         """Return the policy of a session in `directory`. Raises SettingsError."""
         project = self.project(directory)
-        if settings is not None:
-            return SessionPolicy(project, settings, self._log, restricted=restricted)
+        if settings is not None or added is not None:
+            return SessionPolicy(project, settings, self._log, restricted=restricted, added=added, planning=planning)
         if project.plain is None:
             project.plain = SessionPolicy(project, None, self._log)
         return project.plain

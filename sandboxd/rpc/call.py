@@ -17,6 +17,7 @@ from sandboxd.policy.display import neutralise
 from sandboxd.policy.paths.wide_places import why_wide_project
 from sandboxd.rpc.peer import Caller, MethodAccess
 from sandboxd.runtime.sessions import Sessions
+from sandboxd_client.wire.params import ParamsError
 
 
 class ConnectedClient(Protocol):
@@ -113,6 +114,13 @@ def existing_directory(path: str) -> str:
             "cwd_missing", f"there is no directory {neutralise(path)}", hint="create it, or name another directory"
         )
     return path
+
+
+def checked_settings(name: str, settings: dict[str, Any] | str | None) -> dict[str, Any] | str | None:
+    """Return settings of a call: an object, or an absolute path. Raises ParamsError."""
+    if isinstance(settings, str) and (not settings.startswith("/") or "\0" in settings):
+        raise ParamsError(name, "an object, or an absolute path without a NUL character", "another text")
+    return settings
 
 
 Handler = Callable[["MethodCall", Any], Awaitable[Any]]

@@ -48,6 +48,7 @@ _HANDLERS: dict[str, tuple[type[Any], GroupHandler, MethodAccess]] = {
     "restart": (LifecycleMethods, LifecycleMethods.restart, CONTROL),
     "shutdown": (LifecycleMethods, LifecycleMethods.shutdown, CONTROL),
     "session.open": (SessionMethods, SessionMethods.open_session, RUN),
+    "session.update": (SessionMethods, SessionMethods.update_session, CONTROL),
     "session.join": (SessionMethods, SessionMethods.join_session, JOIN),
     "session.close": (SessionMethods, SessionMethods.close_session, RUN),
     "session.list": (SessionMethods, SessionMethods.list_sessions, ASK),
@@ -94,9 +95,9 @@ PATIENT = frozenset({"permission.request", "wrap.outcome", "violation.annotate",
 """Methods that may take long or change nothing: the next daemon can repeat their calls."""
 
 FRESH = frozenset(
-    {"status", "session.open", "session.join", "should_sandbox", "wrap", "permission.request", "settings.get",
-     "settings.update", "settings.exclude_command", "settings.locked", "policy.explain", "policy.effective",
-     "policy.describe"}
+    {"status", "session.open", "session.update", "session.join", "should_sandbox", "wrap", "permission.request",
+     "settings.get", "settings.update", "settings.exclude_command", "settings.locked", "policy.explain",
+     "policy.effective", "policy.describe"}
 )  # fmt: skip
 """Methods whose answers depend on settings: changed files are read first."""
 

@@ -141,6 +141,8 @@ class SandboxSession:
         self.violations = ViolationStore(session_id, feed=parts.violations)
         self.grants = Grants(self.recheck)
         self.closed = False
+        self.added: Any = None
+        """Settings that the user has given to a session of an agent, for the next daemon."""
         self._policy = self._kept_to_its_mode(policy)
         self._parts = parts
         self._commands: dict[str, Command] = {}
@@ -371,7 +373,12 @@ class SandboxSession:
     def kept(self, settings: Any, command: Command | None = None) -> SessionState:
         """Return the state of the session or one command for a crash entry."""
         record = SessionState(
-            self.id, self.spec, self.opened_at, settings, orphaned=not (self.spec.detached or self.spec.implicit)
+            self.id,
+            self.spec,
+            self.opened_at,
+            settings,
+            orphaned=not (self.spec.detached or self.spec.implicit),
+            added=self.added,
         )
         if command is not None:
             return replace(record, commands=(command.kept,))
@@ -398,6 +405,7 @@ class SandboxSession:
             grants=self.grants.record(),
             violations=self.violations.record(),
             commands=tuple(records),
+            added=self.added,
         )
         self._commands.clear()
         self.closed = True
@@ -418,7 +426,7 @@ class SandboxSession:
 
     def _resume(self, record: SessionState, rest: list[CommandRecord], inherited: Inherited) -> Iterator[Command]:
         """`rest` are those of its commands that are still to come."""
-        self.opened_at = record.opened_at
+        self.opened_at, self.added = record.opened_at, record.added
         self.violations.resume(record.violations)
         self.grants.resume(record.grants)
         self.closed = record.closed

@@ -61,6 +61,8 @@ class SessionState:
     violations: ViolationsRecord = field(default_factory=ViolationsRecord)
     commands: tuple[CommandRecord, ...] = ()
     orphaned: bool = False
+    added: Any = None
+    """Settings that the user has given to a session of an agent."""
 
 
 def joined(records: Iterable[SessionState]) -> list[SessionState]:

@@ -19,7 +19,7 @@ class Overrides:
     """Additions of a caller to the policy for one command.
 
     The settings they form are the CLI source: highest, except that managed policy is never loosened. `settings` is
-    the path of a further settings file."""
+    the path of a further settings file, or an object as JSON."""
 
     allow_domains: tuple[str, ...] = ()
     allow_write: tuple[str, ...] = ()

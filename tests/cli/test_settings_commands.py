@@ -106,6 +106,19 @@ def test_show_tells_what_is_locked_and_what_is_ignored(cli: CommandLine, fake: F
     )
 
 
+def test_show_of_what_is_changed(cli: CommandLine, fake: FakeDaemon) -> None:
+    values = [
+        {"key": "sandbox.enabled", "value": True, "origins": [{"source": "default", "key": "sandbox.enabled"}]},
+        {"key": "sandbox.presets", "value": ["caches"], "origins": [origin("user", "sandbox.presets")]},
+        {"key": "sandbox.network.allowedDomains", "value": []},
+    ]
+    fake.answer("settings.get", {"generation": 1, "values": values})
+    done = cli.run("settings", "show", "--changed")
+    assert done.stdout == f'sandbox.presets = ["caches"]\n    {LOCAL}:3 (sandbox.presets)\n'
+    shown = json.loads(cli.run("settings", "show", "--changed", "--json").stdout)["values"]
+    assert [value["key"] for value in shown] == ["sandbox.presets"]
+
+
 def test_show_of_a_key_that_is_none(cli: CommandLine, fake: FakeDaemon) -> None:
     known = [{"key": "sandbox.enabled", "value": True}]
     fake.answer("settings.get", lambda params: {"generation": 1, "values": [] if "key" in params else known})
@@ -175,18 +188,40 @@ def test_schema_is_the_committed_one(cli: CommandLine, alone: dict[str, str]) ->
 def test_exclude(cli: CommandLine, fake: FakeDaemon, lists: dict[str, Any]) -> None:
     done = cli.run("exclude", "add", "docker:*")
     assert done.stdout == f"docker:* runs outside the sandbox\n    in {LOCAL}\n"
-    call = fake.calls[-1]
-    assert (call.method, call.params["pattern"], call.params["remove"]) == (
-        "settings.exclude_command", "docker:*", False,
-    )  # fmt: skip
+    assert sent(fake) == [("add", "sandbox.excludedCommands", "docker:*")]
     assert cli.run("exclude", "list").stdout == "no command is excluded\n"
     lists["sandbox.excludedCommands"] = [("docker:*", "local"), ("gh", "user")]
     assert cli.run("exclude", "list").stdout.splitlines()[::2] == ["docker:*", "gh"]
     assert json.loads(cli.run("exclude", "list", "--json").stdout)["value"] == ["docker:*", "gh"]
-    fake.answer("settings.exclude_command", updated(written=False))
+    fake.calls.clear()
+    fake.answer("settings.update", updated(written=False))
     done = cli.run("exclude", "remove", "docker")
     assert done.stdout == f"nothing to change: docker is not on the list of {LOCAL} (on it: docker:*, gh)\n"
-    assert fake.calls[-2].params["remove"] is True
+    assert sent(fake) == [("remove", "sandbox.excludedCommands", "docker")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "change"),
+    [
+        (["allow", "domain", "x.test"], ("add", "sandbox.network.allowedDomains", "x.test")),
+        (["deny", "domain", "x.test", "--remove"], ("remove", "sandbox.network.deniedDomains", "x.test")),
+        (["allow", "preset", "caches"], ("add", "sandbox.presets", "caches")),
+        (["exclude", "add", "gh"], ("add", "sandbox.excludedCommands", "gh")),
+    ],
+)
+def test_a_rule_of_one_session(
+    cli: CommandLine, fake: FakeDaemon, lists: Any, arguments: list[str], change: Any
+) -> None:
+    explains(fake, "allow")
+    of_session = {"policy_generation": 2, "settings": {}, "file": "the session s-1"}
+    fake.answer("session.update", of_session)
+    done = cli.run(*arguments, "--session", "s-1")
+    assert (done.returncode, done.stderr) == (0, "") and "in the session s-1" in done.stdout
+    (call,) = [call for call in fake.calls if call.method == "session.update"]
+    (found,) = call.params["changes"]
+    assert (call.params["session_id"], (found["act"], found["key"], found["value"])) == ("s-1", change)
+    asked = [one.params for one in fake.calls if one.method in ("settings.get", "policy.explain")]
+    assert all(params["session_id"] == "s-1" for params in asked)
 
 
 # --- allow, deny ---
@@ -198,6 +233,10 @@ def test_exclude(cli: CommandLine, fake: FakeDaemon, lists: dict[str, Any]) -> N
         (["allow", "domain", "x.test"], [("add", "sandbox.network.allowedDomains", "x.test")]),
         (["deny", "domain", "x.test"], [("add", "sandbox.network.deniedDomains", "x.test")]),
         (["allow", "path", "/"], [("add", "sandbox.filesystem.allowWrite", "/")]),
+        (["allow", "socket", "/s"], [("add", "sandbox.network.allowUnixSockets", "/s")]),
+        (["allow", "preset", "caches"], [("add", "sandbox.presets", "caches")]),
+        (["deny", "preset", "credentials"], [("add", "sandbox.presets", "credentials")]),
+        (["deny", "preset", "credentials", "--remove"], [("remove", "sandbox.presets", "credentials")]),
         (["allow", "path", "/", "--read"], [("add", "sandbox.filesystem.allowRead", "/")]),
         (
             ["deny", "path", "~/x"],
@@ -266,7 +305,10 @@ def test_the_switch(cli: CommandLine, fake: FakeDaemon, lists: Any, command: str
         ["settings", "unset"], ["settings", "schema", "x"], ["settings", "show", "a", "b"],
         ["settings", "show", "--as", "user"], ["settings", "lint", "--as", "nobody"],
         ["exclude"], ["exclude", "add"], ["exclude", "add", "a", "b"], ["exclude", "list", "x"], ["exclude", "ad"],
-        ["allow"], ["allow", "path"], ["allow", "domain", "a", "b"], ["allow", "host", "x"],
+        ["allow"], ["allow", "path"], ["allow", "domain", "a", "b"],
+        ["allow", "preset", "credentials"], ["deny", "preset", "caches"], ["allow", "preset", "cache"],
+        ["allow", "domain", "x", "--session", "s", "--project"], ["settings", "unset", "x", "--changed"],
+        ["exclude", "add", "x", "--session", "s", "--project"], ["allow", "host", "x"],
         ["allow", "domain", "x", "--read"], ["deny", "path", "x", "--read"], ["deny", "domain"], ["enable", "x"],
         ["disable", "--jsn"],
     ],

@@ -36,6 +36,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "restart": lambda box: box.restart(),
     "shutdown": lambda box: box.shutdown(1.0),
     "session.open": lambda box: box.session_open("/", name="n", permission_mode="none", settings={"sandbox": {}}),
+    "session.update": lambda box: box.session_update("s", {"sandbox": {}}),
     "session.join": lambda box: box.session_join("/", key="k"),
     "command.list": lambda box: box.command_list(),
     "command.kill": lambda box: box.command_kill("w"),

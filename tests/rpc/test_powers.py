@@ -44,6 +44,7 @@ ROWS = {
     "restart": FULL,
     "shutdown": FULL,
     "session.open": Row({"cwd": "PROJECT"}),
+    "session.update": FULL,
     "session.join": FULL,
     "command.list": Row({}, NAMED),
     "command.kill": Row({"command_id": "OWN-RUNNING"}, {"command_id": "RUNNING"}, "command_unknown"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.daemon import RunningDaemon, running_daemon, surroundings
+from support.daemon import RunningDaemon, running_daemon, successive_daemons, surroundings
 from support.fake_runtime import FakeMachine
 from support.rpc import RawClient
 
@@ -373,6 +373,103 @@ async def test_an_exclusion_is_a_pattern_that_can_match(
         return
     assert answer["result"]["written"]
     assert json.loads(local_file(running).read_text()) == {"sandbox": {"excludedCommands": written}}
+
+
+OBJECT = {"sandbox": {"network": {"allowedDomains": ["own.test"]}}}
+
+
+async def explained(client: RawClient, host: str, **where: Any) -> str:
+    return str((await client.result("policy.explain", {"kind": "host", "target": host, **where}))["behavior"])
+
+
+async def test_settings_of_a_session_are_an_object_or_a_file(client: RawClient, running: RunningDaemon) -> None:
+    cwd, file = str(running.around.project), running.around.write(running.around.base / "own.json", OBJECT)
+    for given in (OBJECT, str(file)):
+        session = (await client.result("session.open", {"cwd": cwd, "settings": given}))["session_id"]
+        assert await explained(client, "own.test", session_id=session) == "allow"
+        assert await explained(client, "own.test", cwd=cwd) == "ask"
+    running.around.write(file, {"sandbox": {"network": {"deniedDomains": ["own.test"]}}})
+    assert await explained(client, "own.test", session_id=session) == "deny", "a changed file holds"
+    for wrong, slug in (("own.json", "invalid_params"), ("/no/such.json", "settings_missing"), ([], "invalid_params")):
+        error = await client.error("session.open", {"cwd": cwd, "settings": wrong})
+        assert error["data"]["slug"] == slug
+
+
+async def test_overrides_take_an_object_as_well(
+    client: RawClient, running: RunningDaemon, machine: FakeMachine
+) -> None:
+    cwd, file = str(running.around.project), running.around.write(running.around.base / "own.json", OBJECT)
+    for given in (OBJECT, str(file), {}):
+        await client.result("wrap", {"cwd": cwd, "argv": ["x"], "overrides": {"settings": given}})
+        allowed = [rule.pattern.text for rule in machine.planner.asked[-1][0].network.allowed]
+        assert allowed == (["own.test"] if given else [])
+    wrong = {"sandbox": {"network": {"allowedDomains": 5}}}
+    error = await client.error("wrap", {"cwd": cwd, "argv": ["x"], "overrides": {"settings": wrong}})
+    assert error["data"]["slug"] == "settings_wrong_type"
+    await client.result("hello", {"role": "agent"})
+    await client.result("wrap", {"cwd": cwd, "argv": ["x"], "overrides": {"settings": OBJECT}})
+    assert machine.planner.asked[-1][0].network.allowed == (), "those of an agent only tighten"
+
+
+async def test_a_live_session_gets_other_settings(client: RawClient, running: RunningDaemon) -> None:
+    session = (await client.result("session.open", {"cwd": str(running.around.project)}))["session_id"]
+    await client.result("settings.subscribe", {"session_id": session})
+    where = {"session_id": session}
+    changed = await client.result("session.update", {**where, "settings": OBJECT})
+    assert (changed["settings"], changed["changed"], changed["written"]) == (OBJECT, [DOMAINS], True)
+    assert await explained(client, "own.test", **where) == "allow"
+    add = [{"act": "add", "key": "network.allowedDomains", "value": "more.test"}]
+    changed = await client.result("session.update", {**where, "changes": add})
+    assert changed["settings"]["sandbox"]["network"]["allowedDomains"] == ["own.test", "more.test"]
+    assert not (await client.result("session.update", {**where, "changes": add}))["written"]
+    assert await explained(client, "more.test", **where) == "allow"
+    assert await explained(client, "more.test", cwd=str(running.around.project)) == "ask"
+    changed = await client.result("session.update", {**where, "settings": {}})
+    assert await explained(client, "own.test", **where) == "ask" and changed["settings"] == {}
+    assert not local_file(running).exists()
+    wide = [{"act": "add", "key": "filesystem.allowWrite", "value": "~"}]
+    refused: dict[str, dict[str, Any]] = {
+        "confirmation_needed": {"changes": wide},
+        "settings_other_source": {"changes": [{"act": "set", "key": "audit.enabled", "value": True}]},
+        "settings_unknown_key": {"changes": [{"act": "set", "key": "netwrk.x", "value": True}]},
+        "settings_wrong_type": {"settings": {"sandbox": {"enabled": 5}}},
+        "invalid_params": {"settings": {}, "changes": add},
+    }
+    for slug, params in refused.items():
+        assert (await client.error("session.update", {**where, **params}))["data"]["slug"] == slug
+    assert (await client.error("session.update", where))["data"]["slug"] == "invalid_params"
+    assert (await client.result("session.update", {**where, "changes": wide, "confirm": True}))["warnings"]
+
+
+async def test_subscribers_hear_of_the_settings_of_a_session(client: RawClient, running: RunningDaemon) -> None:
+    session = (await client.result("session.open", {"cwd": str(running.around.project)}))["session_id"]
+    async with running.client() as other:
+        await other.result("settings.subscribe", {"session_id": session})
+        await client.result("session.update", {"session_id": session, "settings": OBJECT})
+        told = (await other.receive())["params"]
+        assert [value["key"] for value in told["changed"]] == [DOMAINS] and told["session_id"] == session
+
+
+async def test_what_a_user_adds_to_an_agents_session_stays() -> None:
+    """The agent's own settings only tighten, before and after; those of the user may widen."""
+    async with successive_daemons() as daemons:
+        async with daemons.client() as agent, daemons.client() as user:
+            await agent.result("hello", {"role": "agent"})
+            own = {"sandbox": {"network": {"allowedDomains": ["agents.test"], "deniedDomains": ["closed.test"]}}}
+            params = {"cwd": str(daemons.around.project), "settings": own}
+            session = (await agent.result("session.open", params))["session_id"]
+            assert (await agent.error("session.update", {"session_id": session, "settings": {}}))["data"][
+                "slug"
+            ] == "not_permitted"
+            add = [{"act": "add", "key": "network.allowedDomains", "value": "users.test"}]
+            await user.result("session.update", {"session_id": session, "changes": add})
+            hosts = ("users.test", "agents.test", "closed.test")
+            for _ in range(2):
+                found = [await explained(user, host, session_id=session) for host in hosts]
+                assert found == ["allow", "ask", "deny"]
+                await daemons.restart()
+            await user.result("session.update", {"session_id": session, "settings": {}})
+            assert [await explained(user, host, session_id=session) for host in hosts] == ["ask", "ask", "deny"]
 
 
 async def test_a_flag_file_locks_keys_with_its_reason(machine: FakeMachine) -> None:

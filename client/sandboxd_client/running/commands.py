@@ -11,6 +11,7 @@ from sandboxd_client.errors import InvalidCommand
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Any
 
 Path = str | os.PathLike[str]
 
@@ -57,6 +58,13 @@ def sendable(environment: Mapping[str, str]) -> dict[str, str]:
 def sendable_search_path(environment: Mapping[str, str]) -> str:
     """Return the entries of PATH that have a UTF-8 form."""
     return ":".join(filter(_is_text, environment.get("PATH", "").split(":")))
+
+
+def sendable_settings(settings: Mapping[str, Any] | Path | None) -> dict[str, Any] | str | None:
+    """Return settings as an object, or as an absolute path."""
+    return (
+        absolute(settings) if isinstance(settings, (str, os.PathLike)) else None if settings is None else dict(settings)
+    )
 
 
 def is_in_sandbox(environment: Mapping[str, str] | None = None) -> bool:

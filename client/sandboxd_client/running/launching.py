@@ -21,7 +21,7 @@ from sandboxd_client.errors import (
     SettingsChanged,
     WrapOutdated,
 )
-from sandboxd_client.running.commands import Path, absolute, is_in_sandbox, sendable_search_path
+from sandboxd_client.running.commands import Path, absolute, is_in_sandbox, sendable_search_path, sendable_settings
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.prompts import PermissionRequestResult
 from sandboxd_client.wire.messages.wrap import OverridesRecord, WrapOutcomeResult, WrapResult
@@ -134,6 +134,7 @@ def overrides_of(overrides: OverridesRecord | Mapping[str, Any], publish: Sequen
         record = OverridesRecord(**given)
     if isinstance(publish, (str, int)):
         raise TypeError("publish is a list of ports, such as [3000] or ['8080:3000']")
+    record = replace(record, settings=sendable_settings(record.settings))
     ports = (*(record.publish or ()), *map(str, publish))
     return replace(record, publish=ports) if ports else record
 

@@ -40,7 +40,11 @@ OPTIONS = (
         value="PORT",
         many=True,
     ),
-    Option("--settings", "add a settings file for this command: a path, or a NAME of --learn", value="FILE"),
+    Option(
+        "--settings",
+        "add settings for this command: the path of a file, a NAME of --learn, or an object as JSON",
+        value="FILE",
+    ),
     Option("--memory", "limit the memory of the command: 512M, 2G", value="SIZE"),
     Option("--cpus", "limit the processors of the command: 1.5", value="NUMBER"),
     Option("--timeout", "end the command after this time: 90s, 10m, 1h30m", value="TIME"),
@@ -237,7 +241,7 @@ def _wrap_params(parsed: Parsed, text: str | None, argv: list[str] | None) -> di
     if parsed.many("publish"):
         overrides["publish"] = [_publication(text) for text in parsed.many("publish")]
     if "settings" in parsed:
-        overrides["settings"] = _settings_path(parsed.get("settings"))
+        overrides["settings"] = _settings(parsed.get("settings"))
     if limits := _limits(parsed):
         overrides["limits"] = limits
     if "ignore_unknown_restrictions" in parsed:
@@ -312,7 +316,14 @@ def _connect(*, autostart: bool) -> Connection:
     return connect_or_start(path)
 
 
-def _settings_path(name: str) -> str:
+def _settings(name: str) -> Any:
+    if name.startswith("{"):
+        import json
+
+        try:
+            return json.loads(name)
+        except ValueError as error:
+            raise UsageError(f"--settings: the object is no valid JSON: {error}") from None
     if "/" in name:
         return absolute(name)
     from sandboxd.cli.execution.learn import settings_path

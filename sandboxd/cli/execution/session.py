@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -30,6 +31,13 @@ HELP = Help(
     (
         Option("--name", "start, shell: the name of the new session", value="NAME"),
         Option("--cwd", "start, shell: the directory of its project", value="DIR"),
+        Option("--settings", "start, shell: settings of the new session: a path, or an object as JSON", value="FILE"),
+        Option(
+            "--permission-mode",
+            "start, shell: prompt (the default), open, plan (write temporary files only) or none",
+            value="MODE",
+            only=("prompt", "open", "plan", "none"),
+        ),
         JSON,
         NO_AUTOSTART,
     ),
@@ -69,7 +77,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _open(box: Client, parsed: Parsed) -> str:
-    opened = box.session_open(parsed.get("cwd"), name=parsed.get("name"), detach=True)
+    settings = parsed.get("settings")
+    if settings is not None and settings.startswith("{"):
+        try:
+            settings = json.loads(settings)
+        except ValueError as error:
+            raise UsageError(f"--settings: the object is no valid JSON: {error}") from None
+    mode, name = parsed.get("permission_mode"), parsed.get("name")
+    opened = box.session_open(parsed.get("cwd"), name=name, settings=settings, permission_mode=mode, detach=True)
     for warning in opened.warnings:
         warn(warning)
     return opened.session_id

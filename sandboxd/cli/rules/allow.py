@@ -1,4 +1,4 @@
-"""`sandboxd allow` and `deny`: one rule on a path, host or socket, in settings."""
+"""`sandboxd allow` and `deny`: one rule on a path, host, socket or preset, in settings."""
 
 from __future__ import annotations
 
@@ -8,9 +8,20 @@ from collections.abc import Sequence
 from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Help, Option, UsageError, suggestion, visible
 from sandboxd.cli.daemon_client import client
 from sandboxd.cli.output import warn
-from sandboxd.cli.rules.local_settings import PROJECT, YES, announce, confirmed, is_pattern, rule_path
+from sandboxd.cli.rules.local_settings import (
+    IN_SESSION,
+    PROJECT,
+    YES,
+    announce,
+    confirmed,
+    is_pattern,
+    make_changes,
+    one_place,
+    rule_path,
+)
+from sandboxd.cli.rules.settings_files import check_preset
 from sandboxd_client import Change, Client, SandboxdError
-from sandboxd_client.wire.messages.policy import ExplainResult
+from sandboxd_client.wire.messages.policy import ExplainKind, ExplainResult
 
 _CWD = Option("--cwd", "resolve a relative path in this directory", value="DIR")
 _REMOVE = Option("--remove", "remove the rule")
@@ -22,20 +33,23 @@ _LISTS = {
     ("allow", "path"): ("sandbox.filesystem.allowWrite",),
     ("allow", "domain"): ("sandbox.network.allowedDomains",),
     ("allow", "socket"): ("sandbox.network.allowUnixSockets",),
+    ("allow", "preset"): ("sandbox.presets",),
     ("deny", "path"): ("sandbox.filesystem.denyRead", "sandbox.filesystem.denyWrite"),
     ("deny", "domain"): ("sandbox.network.deniedDomains",),
+    ("deny", "preset"): ("sandbox.presets",),
 }
 HELP = Help(
-    "allow (path P | domain H | socket P)",
-    f"Let commands write a path, reach a host or use a Unix socket, by a rule in your local settings.\n\n{_ENDING}",
-    (_READ, _REMOVE, PROJECT, _CWD, YES, JSON, NO_AUTOSTART),
-    ("allow domain registry.example.org", "allow path ~/.cache/build"),
+    "allow (path P | domain H | socket P | preset NAME)",
+    "Let commands write a path, reach a host, use a Unix socket, or what a preset opens, by a rule in your local "
+    f"settings.\n\n{_ENDING}",
+    (_READ, _REMOVE, PROJECT, IN_SESSION, _CWD, YES, JSON, NO_AUTOSTART),
+    ("allow domain registry.example.org", "allow path ~/.cache/build", "allow preset caches"),
     words=tuple(kind for verb, kind in _LISTS if verb == "allow"),
 )
 DENY_HELP = Help(
-    "deny (path P | domain H)",
-    f"Close a path, or a host, by a rule in your local settings.\n\n{_ENDING}",
-    (_REMOVE, PROJECT, _CWD, JSON, NO_AUTOSTART),
+    "deny (path P | domain H | preset NAME)",
+    f"Close a path, a host, or what a preset closes, by a rule in your local settings.\n\n{_ENDING}",
+    (_REMOVE, PROJECT, IN_SESSION, _CWD, JSON, NO_AUTOSTART),
     ("deny path ~/.netrc", "deny domain ads.example.com"),
     words=tuple(kind for verb, kind in _LISTS if verb == "deny"),
 )
@@ -65,24 +79,29 @@ def change_rule(verb: str, arguments: Sequence[str], help: Help) -> int:
         raise UsageError(problem, f"usage: sandboxd {help.usage}")
     if "read" in parsed and kind != "path":
         raise UsageError("--read is for allow path")
-    text = rest[0] if kind == "domain" else rule_path(rest[0], parsed.get("cwd"))
+    one_place(parsed)
+    if kind == "preset":
+        check_preset(verb, rest[0])
+    text = rest[0] if kind in ("domain", "preset") else rule_path(rest[0], parsed.get("cwd"))
     keys = ("sandbox.filesystem.allowRead",) if "read" in parsed else _LISTS[verb, kind]
     with client(parsed) as box:
-        cwd, project = parsed.get("cwd"), "project" in parsed
+        cwd, session = parsed.get("cwd"), parsed.get("session")
         if "remove" in parsed:
-            result = box.settings_update([Change("remove", key, text) for key in keys], cwd=cwd, project=project)
+            result = make_changes(box, parsed, [Change("remove", key, text) for key in keys])
             missing = f"{result.file} has no such rule"
             return announce(parsed, result, f"{text} is in no {verb} rule there any more", missing)
         changes = [Change("add", key, text) for key in keys]
-        file = os.path.join(os.path.realpath(cwd or "."), ".claude/settings.local.json") if project else None
-        lists = _LISTS.get((_OPPOSITE[verb], kind), ())
-        opposite = [key for key in lists if _stands_in_local(box, key, text, cwd, file)]
+        file = (
+            os.path.realpath(os.path.join(cwd or ".", ".claude/settings.local.json")) if "project" in parsed else None
+        )
+        lists = () if kind == "preset" else _LISTS.get((_OPPOSITE[verb], kind), ())
+        opposite = [key for key in lists if _stands_there(box, key, text, cwd, file, session)]
         changes += [Change("remove", key, text) for key in opposite]
-        result = confirmed(parsed, lambda yes: box.settings_update(changes, cwd=cwd, confirm=yes, project=project))
+        result = confirmed(parsed, lambda yes: make_changes(box, parsed, changes, confirm=yes))
         status = announce(parsed, result, f"{_done(verb, kind, 'read' in parsed)}: {text}")
         for key in opposite:
             warn(f"the opposite rule was removed from {key}")
-        _check(box, verb, kind, text, cwd, write="read" not in parsed)
+        _check(box, verb, kind, text, cwd, session, write="read" not in parsed)
     return status
 
 
@@ -92,30 +111,30 @@ def _done(verb: str, kind: str, read: bool) -> str:
     return "allowed" if kind != "path" else "readable" if read else "writable"
 
 
-def _stands_in_local(box: Client, key: str, text: str, cwd: str | None, file: str | None) -> bool:
-    """Return whether an entry is in local settings, or in `file`."""
-    (found,) = box.settings_get(key, cwd=cwd).values
+def _stands_there(box: Client, key: str, text: str, cwd: str | None, file: str | None, session: str | None) -> bool:
+    """Return whether an entry is in local settings, in `file`, or in those of a session."""
+    (found,) = box.settings_get(key, cwd=cwd, session_id=session).values
+    source = "local" if session is None else "cli"
     placed = zip(found.value, found.origins, strict=False)  # an empty list has the origin of its default
     return any(
-        value == text and (origin.source == "local" if file is None else origin.file == file)
-        for value, origin in placed
+        value == text and (origin.source == source if file is None else origin.file == file) for value, origin in placed
     )
 
 
-def _check(box: Client, verb: str, kind: str, text: str, cwd: str | None, *, write: bool) -> None:
+def _check(box: Client, verb: str, kind: str, text: str, cwd: str | None, session: str | None, *, write: bool) -> None:
     """Warn when the changed rule is not in force."""
-    if is_pattern(text) or (kind == "path" and text.startswith("$")):
+    if kind == "preset" or is_pattern(text) or (kind == "path" and text.startswith("$")):
         return
     if kind == "path" and verb == "allow" and not os.path.lexists(os.path.expanduser(text)):
         warn(f"{visible(text)} does not exist yet: the rule holds for commands that start after it was made")
         return
     try:
-        if kind == "domain":
-            decision = box.policy_explain("host", text.removeprefix("."), cwd=cwd)
-        elif kind == "socket":
-            decision = box.policy_explain("socket", text, cwd=cwd)
-        else:
-            decision = box.policy_explain("path", text, write=write and verb == "allow", cwd=cwd)
+        explained: ExplainKind = "host" if kind == "domain" else "socket" if kind == "socket" else "path"
+        target, write = (
+            text.removeprefix(".") if kind == "domain" else text,
+            kind == "path" and write and verb == "allow",
+        )
+        decision = box.policy_explain(explained, target, write=write, cwd=cwd, session_id=session)
     except SandboxdError as error:
         warn(error.message)
         return

@@ -8,14 +8,31 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from sandboxd.cli.arguments import Option, Parsed, visible
+from sandboxd.cli.arguments import Option, Parsed, UsageError, visible
 from sandboxd.cli.daemon_client import print_json
 from sandboxd.cli.output import note, warn
-from sandboxd_client import RpcError
+from sandboxd_client import Change, Client, RpcError
+from sandboxd_client.wire.messages.sessions import SessionUpdateResult
 from sandboxd_client.wire.messages.settings import SettingsUpdateResult
 
+Changed = SettingsUpdateResult | SessionUpdateResult
 _SPECIAL = "*?["
 PROJECT = Option("--project", "change the settings of the project in this directory (--cwd), not your own")
+
+IN_SESSION = Option("--session", "change one session only, until it ends: its ID or NAME", value="ID")
+
+
+def make_changes(box: Client, parsed: Parsed, changes: list[Change], *, confirm: bool = False) -> Changed:
+    """Change local settings, those of a project, or those of one session."""
+    if (session := parsed.get("session")) is not None:
+        return box.session_update(session, changes=changes, confirm=confirm)
+    return box.settings_update(changes, cwd=parsed.get("cwd"), confirm=confirm, project="project" in parsed)
+
+
+def one_place(parsed: Parsed) -> None:
+    """Refuse two places for one rule. Raises UsageError."""
+    if "session" in parsed and "project" in parsed:
+        raise UsageError("--session and --project name two places for one rule", "leave one of them out")
 
 
 def parse_value(text: str) -> Any:
@@ -46,7 +63,7 @@ def is_pattern(text: str) -> bool:
 YES = Option("--yes", "confirm a wide rule without a question")
 
 
-def confirmed(parsed: Parsed, change: Callable[[bool], SettingsUpdateResult]) -> SettingsUpdateResult:
+def confirmed(parsed: Parsed, change: Callable[[bool], Changed]) -> Changed:
     """Make a change; a very wide one needs `--yes` or a yes in the terminal.
 
     Raises RpcError `confirmation_needed` otherwise."""
@@ -68,7 +85,7 @@ def _agreed(message: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def announce(parsed: Parsed, result: SettingsUpdateResult, done: str, otherwise: str = "") -> int:
+def announce(parsed: Parsed, result: Changed, done: str, otherwise: str = "") -> int:
     """Print the change, its file and its warnings; return the exit status.
 
     `otherwise` is the reason when nothing had to be changed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from sandboxd.cli.arguments import (
     CWD,
@@ -24,7 +25,7 @@ from sandboxd.cli.rules.local_settings import YES, announce, confirmed, parse_va
 from sandboxd_client import Change
 from sandboxd_client.wire.messages.settings import SettingsGetResult, SettingsLockedResult, SettingsProblem
 
-SYNTAX = "settings (show [KEY] | lint [FILE…] | set KEY VALUE | unset KEY | schema)"
+SYNTAX = "settings (show [--changed] [KEY] | lint [FILE…] | set KEY VALUE | unset KEY | schema)"
 SUMMARY = """Show effective settings with their origins, check settings files, and change your own.
 
   show [KEY]      print effective values with file and line; ignored and locked ones are marked
@@ -34,6 +35,7 @@ SUMMARY = """Show effective settings with their origins, check settings files, a
   unset KEY       remove a key from your local settings
   schema          print the JSON Schema of a settings file, for editors"""
 OPTIONS = (
+    Option("--changed", "show: only what some source sets, not the defaults"),
     Option("--as", "lint: check FILE as this source", value="SOURCE", only=settings_files.SOURCES),
     CWD,
     SESSION,
@@ -57,8 +59,9 @@ def main(arguments: Sequence[str]) -> int:
     if action not in _ACTIONS:
         message = f"unknown settings command {visible(action)}" if action else "settings needs a command"
         raise UsageError(message, suggestion(action, _ACTIONS))
-    if "as" in parsed and action != "lint":
-        raise UsageError("--as is for settings lint")
+    for option, of in (("as", "lint"), ("changed", "show")):
+        if option in parsed and action != of:
+            raise UsageError(f"--{option} is for settings {of}")
     return _ACTIONS[action](parsed, words)
 
 
@@ -81,6 +84,9 @@ def _show(parsed: Parsed, words: list[str]) -> int:
         if key is not None and not result.values:
             known = [value.key for value in box.settings_get(**where).values]
             return fail(f"there is no setting {key}", suggestion(f"sandbox.{key}", known), USAGE)
+    if "changed" in parsed:
+        changed = (one for one in result.values if any(origin.source != "default" for origin in one.origins))
+        result = replace(result, values=tuple(changed))
     if "json" in parsed:
         print_json(result)
     else:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from sandboxd.cli.arguments import UsageError
+from sandboxd.cli.arguments import UsageError, suggestion, visible
 from sandboxd_client.wire.messages.settings import SettingsLintResult, SettingsProblem
 
 SOURCES = ("managed", "flag", "local", "user", "project")
@@ -49,3 +49,16 @@ def schema() -> dict[str, Any]:
     from sandboxd.daemon.settings.linting import schema as json_schema
 
     return json_schema()
+
+
+def check_preset(verb: str, name: str) -> None:
+    """Refuse a preset that does not exist, or that does the opposite of the verb. Raises UsageError."""
+    from sandboxd.daemon.settings.linting import presets
+
+    known = presets()
+    if name not in known:
+        raise UsageError(f"there is no preset {visible(name, 60)}", suggestion(name, known))
+    right = "allow" if known[name] else "deny"
+    if right != verb:
+        does = "opens" if known[name] else "closes"
+        raise UsageError(f"the preset {name} {does} something", f"sandboxd {right} preset {name}")

@@ -21,6 +21,7 @@ from sandboxd.settings.files.trust import OpenedPlaces, opened_file
 from sandboxd.settings.layer import Layer
 from sandboxd.settings.merge import Settings, merge
 from sandboxd.settings.origins import Origin, Source
+from sandboxd.settings.presets import PRESETS
 from sandboxd.settings.problems import Problem, error
 from sandboxd.settings.schema import json_schema
 
@@ -63,6 +64,11 @@ def lint_files(
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a settings file, for editors."""
     return json_schema()
+
+
+def presets() -> dict[str, bool]:
+    """Return the names of presets, and whether each opens something."""
+    return {name: preset.opens for name, preset in PRESETS.items()}
 
 
 def guess_source(path: str) -> Source:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sandboxd.daemon.policies import Policies, Project
 from sandboxd.daemon.settings.trusting import Trusting
 from sandboxd.errors import CallerError, SettingsError
+from sandboxd.policy.commands.exclusion import bare_pattern
 from sandboxd.policy.edit_checks import check_rule_change, wide_changes
+from sandboxd.policy.paths.rule_paths import PathScope
 from sandboxd.settings.edits import Act, Change, apply_changes, full_key
 from sandboxd.settings.files.trust import real_path
 from sandboxd.settings.files.writing import edit_file
@@ -21,6 +23,9 @@ from sandboxd.settings.merge import Settings, changed_keys
 from sandboxd.settings.origins import Source
 
 __all__ = ["Change", "Changed", "change_of", "change_project", "change_settings", "excluding", "without_effect"]
+
+
+EXCLUDED = "sandbox.excludedCommands"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ def change_of(act: str, key: str, value: Any = None) -> Change:
 
 def excluding(pattern: str, *, remove: bool = False) -> Change:
     """Return the change that excludes commands from the sandbox, or its inverse."""
-    return Change(Act.REMOVE if remove else Act.ADD, "sandbox.excludedCommands", pattern)
+    return Change(Act.REMOVE if remove else Act.ADD, EXCLUDED, pattern)
 
 
 async def change_settings(
@@ -111,21 +116,7 @@ async def _change(
     confirmed: bool,
 ) -> Changed:
     before = project.now.settings
-    wanted = tuple(replace(change, key=full_key(change.key)) for change in changes)
-    warnings: list[str] = []
-    wide: list[str] = []
-    for change in wanted:
-        _check_source(change.key)
-        warnings += check_rule_change(before, change, project.scope)
-        wide += wide_changes(change, project.scope, real_path)
-    if wide and not confirmed:
-        raise CallerError(
-            "confirmation_needed",
-            f"this allows very much: {'; '.join(wide)}",
-            hint="repeat the command with --yes, or the call with confirm, if that is meant",
-            data={"grants": wide},
-        )
-    warnings += wide
+    wanted, warnings = _checked(before, changes, project.scope, confirmed, Source.LOCAL)
     try:
         written = await write(lambda text: apply_changes(text, wanted))
     except SettingsError as fault:
@@ -139,6 +130,43 @@ async def _change(
     return Changed(file, written, project.now.policy.generation, keys, tuple(dict.fromkeys(warnings)))
 
 
+def _checked(
+    before: Settings, changes: Sequence[Change], scope: PathScope, confirmed: bool, source: Source
+) -> tuple[tuple[Change, ...], list[str]]:
+    """Return changes with full keys, and warnings. Raises CallerError where they may not be made."""
+    wanted = tuple(map(_full, changes))
+    warnings: list[str] = []
+    wide: list[str] = []
+    for change in wanted:
+        _check_source(change.key, source)
+        warnings += check_rule_change(before, change, scope)
+        wide += wide_changes(change, scope, real_path)
+    if wide and not confirmed:
+        raise CallerError(
+            "confirmation_needed",
+            f"this allows very much: {'; '.join(wide)}",
+            hint="repeat the command with --yes, or the call with confirm, if that is meant",
+            data={"grants": wide},
+        )
+    return wanted, warnings + wide
+
+
+def _full(change: Change) -> Change:
+    """Return a change with its full key, and the pattern of an exclusion that is written as a rule."""
+    key, value = full_key(change.key), change.value
+    if key == EXCLUDED and change.act in (Act.ADD, Act.REMOVE) and isinstance(value, str):
+        value = bare_pattern(value)
+    return replace(change, key=key, value=value)
+
+
+def change_object(
+    settings: Mapping[str, Any], changes: Sequence[Change], before: Settings, scope: PathScope, *, confirmed: bool
+) -> tuple[dict[str, Any], tuple[Change, ...], list[str]]:
+    """Return settings of a session with changes, these with full keys, and warnings. Raises CallerError."""
+    wanted, warnings = _checked(before, changes, scope, confirmed, Source.CLI)
+    return json.loads(apply_changes(json.dumps(settings), wanted)), wanted, warnings
+
+
 def _placed(fault: SettingsError, file: str) -> SettingsError:
     """Add the file to an error of an edit, which knows only the line."""
     if "file" in fault.data:
@@ -148,19 +176,19 @@ def _placed(fault: SettingsError, file: str) -> SettingsError:
     return SettingsError(fault.slug, f"{place}: {fault.message}", hint=hint, data={**fault.data, "file": file})
 
 
-def _check_source(key: str) -> None:
+def _check_source(key: str, source: Source) -> None:
     sources = TABLE[key].sources
-    if Source.LOCAL not in sources and sources != {Source.MANAGED}:  # locked keys have another error
+    if source not in sources and sources != {Source.MANAGED}:  # locked keys have another error
         files = " or ".join(sorted(source.value for source in sources))
         raise CallerError(
             "settings_other_source",
-            f"{key} counts in {files} settings only, and changes are written to local settings",
+            f"{key} counts in {files} settings only, and changes are made to those of the source {source.value}",
             hint="write it into that file",
             data={"key": key},
         )
 
 
-def without_effect(settings: Settings, change: Change, file: str) -> Iterator[str]:
+def without_effect(settings: Settings, change: Change, file: str | None) -> Iterator[str]:
     """Yield why a change made in `file` has no effect; nothing when it has."""
     key = change.key
     for ignored in settings.ignored:

@@ -94,6 +94,15 @@ class SettingsSubscriptions:
         """Return the number of subscribers."""
         return len(self._of)
 
+    def session_changed(self, session_id: str) -> None:
+        """Report the other settings of a session."""
+        _, policy = self._policies.view(session_id, None)
+        for subscriptions in self._of.values():
+            for subscription in subscriptions.values():
+                if subscription.scope[0] == session_id:
+                    subscription.session = policy
+        self._reloaded()
+
     def _reloaded(self) -> None:
         for subscriber, subscriptions in list(self._of.items()):
             for subscription in subscriptions.values():

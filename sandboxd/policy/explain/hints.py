@@ -79,7 +79,7 @@ _SECRET = (
 )
 _CACHE_TEXT = (
     "a cache of a package manager: sandboxd allow path {path}, or all of them: "
-    """sandboxd settings set sandbox.presets '["caches"]'"""
+    "sandboxd allow preset caches"
 )
 _SHARED_STORES = (
     (r"\.jj/repo", "the pointer file .jj/repo"),
@@ -88,7 +88,7 @@ _SHARED_STORES = (
 """Stores of Mercurial and Jujutsu that workspaces share; worktrees of git are followed."""
 _CACHES_TEXT = (
     "it holds the caches of a package manager, and more: to open those of all of them and nothing else: "
-    """sandboxd settings set sandbox.presets '["caches"]'"""
+    "sandboxd allow preset caches"
 )
 _PROGRAM_CACHES = (
     (r"\.cache/uv", "UV_CACHE_DIR=$TMPDIR/uv"),

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, cast
 
-from sandboxd.daemon.permissions import EXCLUDED, PermissionQueries, PermissionQuery
+from sandboxd.daemon.permissions import PermissionQueries, PermissionQuery
 from sandboxd.daemon.policies import Policies
+from sandboxd.daemon.settings.local_edits import EXCLUDED
 from sandboxd.errors import CallerError
 from sandboxd.policy.display import neutralise
 from sandboxd.processes import has_ended

@@ -1,17 +1,21 @@
-"""`session.open`, `session.close`, `session.list`."""
+"""`session.*`: opening, changing, joining, closing and listing."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sandboxd.daemon.policies import Policies
+from sandboxd.daemon.settings.local_edits import Change, change_object, change_of, without_effect
 from sandboxd.errors import CallerError
 from sandboxd.policy.decision import PermissionMode
+from sandboxd.policy.display import neutralise
 from sandboxd.rpc.agents import agent_of
-from sandboxd.rpc.call import MethodCall, existing_directory
+from sandboxd.rpc.call import MethodCall, checked_settings, existing_directory
 from sandboxd.runtime.session import SandboxSession
 from sandboxd.runtime.session_records import SessionSpec
 from sandboxd.runtime.sessions import Sessions
+from sandboxd.settings.merge import changed_keys
 from sandboxd_client.wire.messages.sessions import (
     SessionCloseParams,
     SessionCloseResult,
@@ -22,6 +26,8 @@ from sandboxd_client.wire.messages.sessions import (
     SessionOpenParams,
     SessionOpenResult,
     SessionRecord,
+    SessionUpdateParams,
+    SessionUpdateResult,
 )
 
 
@@ -31,6 +37,8 @@ class SessionMethods:
 
     sessions: Sessions
     policies: Policies
+    changed: Callable[[str], None]
+    """Called with a session that has other settings."""
 
     async def open_session(self, call: MethodCall, params: SessionOpenParams) -> SessionOpenResult:
         """Open a session of the caller's connection.
@@ -52,11 +60,53 @@ class SessionMethods:
             detached=params.detach,
             restricted=call.caller.restricted,
         )
-        policy = self.policies.of_session(cwd, params.settings, restricted=spec.only_tightens)
+        settings = checked_settings("settings", params.settings)
+        policy = self.policies.of_session(cwd, settings, restricted=spec.only_tightens)
         now = policy()  # settings that cannot hold are refused here, not at the first command
         session = self.sessions.open(spec, policy, call.client)
         self.policies.keep(session.id, policy)
         return SessionOpenResult(session.id, now.generation, now.warnings)
+
+    async def update_session(self, call: MethodCall, params: SessionUpdateParams) -> SessionUpdateResult:
+        """Give a session other settings, or change some; they hold at once.
+
+        Those of an agent's session stay, and the user's are added. Raises CallerError, SettingsError."""
+        if (params.settings is None) == (params.changes is None):
+            raise CallerError("invalid_params", "give either settings or changes", hint="send one of them")
+        session = self.sessions.get(params.session_id)
+        spec, old = session.spec, self.policies.session_policy(session.id, session.cwd)
+        before = old.snapshot().settings
+        own = old.added if spec.restricted else old.settings
+        settings = checked_settings("settings", params.settings)
+        wanted: tuple[Change, ...] = ()
+        warnings: list[str] = []
+        if params.changes is not None:
+            if isinstance(own, str):
+                message = f"the settings of this session are those of {own}"
+                raise CallerError("settings_other_source", message, hint="change that file, or send settings")
+            changes = [change_of(one.act, one.key, one.value) for one in params.changes]
+            scope, confirmed = old.project.scope, params.confirm
+            settings, wanted, warnings = change_object(own or {}, changes, before, scope, confirmed=confirmed)
+        assert settings is not None
+        opened, added = (old.settings, settings or None) if spec.restricted else (settings or None, None)
+        planning = spec.permission_mode is PermissionMode.PLAN
+        policy = self.policies.of_session(
+            session.cwd, opened, restricted=spec.only_tightens, added=added, planning=planning
+        )
+        now = policy.snapshot()
+        session.added = added
+        session.follow(policy)
+        self.policies.keep(session.id, policy)
+        self.changed(session.id)
+        warnings += [text for change in wanted for text in without_effect(now.settings, change, None)]
+        return SessionUpdateResult(
+            now.policy.generation,
+            settings,
+            (own or {}) != settings,
+            changed_keys(before, now.settings),
+            tuple(map(neutralise, dict.fromkeys((*warnings, *now.policy.warnings)))),
+            f"the session {session.id}",
+        )
 
     async def join_session(self, call: MethodCall, params: SessionJoinParams) -> SessionJoinResult:
         """Return the session of a key, or of the agent behind the caller; open it where there is none.

@@ -102,7 +102,7 @@ class SettingsMethods:
             patterns = [params.pattern]
         if not patterns:
             raise CallerError("invalid_params", "no pattern is given", hint="send pattern, or permission_updates")
-        changes = [excluding(bare_pattern(pattern), remove=params.remove) for pattern in patterns]
+        changes = [excluding(pattern, remove=params.remove) for pattern in patterns]
         return await self._change(changes, params, self._directory(params.session_id, params.cwd))
 
     def _directory(self, session_id: str | None, cwd: str | None) -> str | None:

@@ -6,6 +6,7 @@ There is no path through here that returns a command unsandboxed: `SandboxSessio
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from sandboxd.daemon.settings.trusting import Trusting
 from sandboxd.daemon.suggestions import Lesson, learn_from
 from sandboxd.errors import CallerError, DaemonError
 from sandboxd.policy.hosts.publication import Publication
-from sandboxd.rpc.call import MethodCall, existing_directory
+from sandboxd.rpc.call import MethodCall, checked_settings, existing_directory
 from sandboxd.rpc.caller_variables import caller_search_path, caller_variables
 from sandboxd.rpc.records import violation_record
 from sandboxd.runtime.events import Events, RunRefused
@@ -162,8 +163,7 @@ def _directory(params: WrapParams, session: SandboxSession | None) -> str:
 def _overrides(record: OverridesRecord | None, cwd: str, *, restricted: bool) -> Overrides:
     if record is None:
         return NO_OVERRIDES
-    if record.settings is not None and (not record.settings.startswith("/") or "\0" in record.settings):
-        raise ParamsError("overrides.settings", "an absolute path without a NUL character", "another text")
+    settings = checked_settings("overrides.settings", record.settings)
     for key, value in (record.limits or {}).items():
         if key not in ("memory", "cpu", "time") or isinstance(value, bool) or not isinstance(value, (str, int, float)):
             raise ParamsError("overrides.limits", "memory, cpu and time with a text or a number", key)
@@ -173,7 +173,7 @@ def _overrides(record: OverridesRecord | None, cwd: str, *, restricted: bool) ->
         allow_domains=record.allow_domains,
         allow_write=tuple(_below(path, cwd) for path in record.allow_write),
         allow_read=tuple(_below(path, cwd) for path in record.allow_read),
-        settings=record.settings,
+        settings=json.dumps(settings, sort_keys=True) if isinstance(settings, dict) else settings,
         limits=tuple(sorted((key, str(value)) for key, value in (record.limits or {}).items())),
         restricted=restricted,
         ignore_unknown_restrictions=bool(record.ignore_unknown_restrictions),

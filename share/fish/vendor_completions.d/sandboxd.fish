@@ -18,7 +18,7 @@ complete -c sandboxd -n '__sandboxd_is run' -l allow-domain -d 'let the command 
 complete -c sandboxd -n '__sandboxd_is run' -l allow-write -d 'let the command write this path, besides those of the settings' -r -F
 complete -c sandboxd -n '__sandboxd_is run' -l allow-read -d 'let the command read this path although the settings deny it' -r -F
 complete -c sandboxd -n '__sandboxd_is run' -l publish -d 'let this machine reach a server in the sandbox: [HOST:]PORT[:INNER], or SOCKET:INNER for you alone' -x
-complete -c sandboxd -n '__sandboxd_is run' -l settings -d 'add a settings file for this command: a path, or a NAME of --learn' -r -F
+complete -c sandboxd -n '__sandboxd_is run' -l settings -d 'add settings for this command: the path of a file, a NAME of --learn, or an object as JSON' -r -F
 complete -c sandboxd -n '__sandboxd_is run' -l memory -d 'limit the memory of the command: 512M, 2G' -x
 complete -c sandboxd -n '__sandboxd_is run' -l cpus -d 'limit the processors of the command: 1.5' -x
 complete -c sandboxd -n '__sandboxd_is run' -l timeout -d 'end the command after this time: 90s, 10m, 1h30m' -x
@@ -37,6 +37,8 @@ complete -c sandboxd -n '__sandboxd_is run' -x -a '(__fish_complete_subcommand -
 complete -c sandboxd -n __sandboxd_is_alone -a session -d 'start, list and end sessions, whose commands share /tmp, localhost and grants'
 complete -c sandboxd -n '__sandboxd_is session' -l name -d 'start, shell: the name of the new session' -x
 complete -c sandboxd -n '__sandboxd_is session' -l cwd -d 'start, shell: the directory of its project' -x -a '(__fish_complete_directories)'
+complete -c sandboxd -n '__sandboxd_is session' -l settings -d 'start, shell: settings of the new session: a path, or an object as JSON' -r -F
+complete -c sandboxd -n '__sandboxd_is session' -l permission-mode -d 'start, shell: prompt (the default), open, plan (write temporary files only) or none' -x -a 'prompt open plan none'
 complete -c sandboxd -n '__sandboxd_is session' -l json -d 'print JSON'
 complete -c sandboxd -n '__sandboxd_is session' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
 complete -c sandboxd -n '__sandboxd_is session' -l help -d 'show this text'
@@ -79,6 +81,7 @@ complete -c sandboxd -n '__sandboxd_is describe' -l json -d 'print JSON'
 complete -c sandboxd -n '__sandboxd_is describe' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
 complete -c sandboxd -n '__sandboxd_is describe' -l help -d 'show this text'
 complete -c sandboxd -n __sandboxd_is_alone -a settings -d 'show, check and change settings'
+complete -c sandboxd -n '__sandboxd_is settings' -l changed -d 'show: only what some source sets, not the defaults'
 complete -c sandboxd -n '__sandboxd_is settings' -l as -d 'lint: check FILE as this source' -x -a 'managed flag local user project'
 complete -c sandboxd -n '__sandboxd_is settings' -l cwd -d 'use the settings that apply in this directory' -x -a '(__fish_complete_directories)'
 complete -c sandboxd -n '__sandboxd_is settings' -l session -d 'use the settings of this session' -x
@@ -91,6 +94,7 @@ complete -c sandboxd -n '__sandboxd_is settings' -F
 complete -c sandboxd -n __sandboxd_is_alone -a exclude -d 'choose commands that run outside the sandbox'
 complete -c sandboxd -n '__sandboxd_is exclude' -l cwd -d 'use the settings that apply in this directory' -x -a '(__fish_complete_directories)'
 complete -c sandboxd -n '__sandboxd_is exclude' -l project -d 'change the settings of the project in this directory (--cwd), not your own'
+complete -c sandboxd -n '__sandboxd_is exclude' -l session -d 'change one session only, until it ends: its ID or NAME' -x
 complete -c sandboxd -n '__sandboxd_is exclude' -l yes -d 'confirm a wide rule without a question'
 complete -c sandboxd -n '__sandboxd_is exclude' -l json -d 'print JSON'
 complete -c sandboxd -n '__sandboxd_is exclude' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
@@ -101,21 +105,23 @@ complete -c sandboxd -n __sandboxd_is_alone -a allow -d 'let commands write a pa
 complete -c sandboxd -n '__sandboxd_is allow' -l read -d 'allow reading inside a denied directory, not writing'
 complete -c sandboxd -n '__sandboxd_is allow' -l remove -d 'remove the rule'
 complete -c sandboxd -n '__sandboxd_is allow' -l project -d 'change the settings of the project in this directory (--cwd), not your own'
+complete -c sandboxd -n '__sandboxd_is allow' -l session -d 'change one session only, until it ends: its ID or NAME' -x
 complete -c sandboxd -n '__sandboxd_is allow' -l cwd -d 'resolve a relative path in this directory' -x -a '(__fish_complete_directories)'
 complete -c sandboxd -n '__sandboxd_is allow' -l yes -d 'confirm a wide rule without a question'
 complete -c sandboxd -n '__sandboxd_is allow' -l json -d 'print JSON'
 complete -c sandboxd -n '__sandboxd_is allow' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
 complete -c sandboxd -n '__sandboxd_is allow' -l help -d 'show this text'
-complete -c sandboxd -n '__sandboxd_is allow' -a 'path domain socket'
+complete -c sandboxd -n '__sandboxd_is allow' -a 'path domain socket preset'
 complete -c sandboxd -n '__sandboxd_is allow' -F
 complete -c sandboxd -n __sandboxd_is_alone -a deny -d 'close a path, or a host'
 complete -c sandboxd -n '__sandboxd_is deny' -l remove -d 'remove the rule'
 complete -c sandboxd -n '__sandboxd_is deny' -l project -d 'change the settings of the project in this directory (--cwd), not your own'
+complete -c sandboxd -n '__sandboxd_is deny' -l session -d 'change one session only, until it ends: its ID or NAME' -x
 complete -c sandboxd -n '__sandboxd_is deny' -l cwd -d 'resolve a relative path in this directory' -x -a '(__fish_complete_directories)'
 complete -c sandboxd -n '__sandboxd_is deny' -l json -d 'print JSON'
 complete -c sandboxd -n '__sandboxd_is deny' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
 complete -c sandboxd -n '__sandboxd_is deny' -l help -d 'show this text'
-complete -c sandboxd -n '__sandboxd_is deny' -a 'path domain'
+complete -c sandboxd -n '__sandboxd_is deny' -a 'path domain preset'
 complete -c sandboxd -n '__sandboxd_is deny' -F
 complete -c sandboxd -n __sandboxd_is_alone -a trust -d 'let the settings of a project widen, after a review'
 complete -c sandboxd -n '__sandboxd_is trust' -l yes -d 'trust without a question, for scripts'

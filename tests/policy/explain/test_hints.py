@@ -28,9 +28,9 @@ CASES = [
     # (kind, operation, target, decision, words)
     (WRITE, "openat", "/home/me/.npm/_cacache/x", NOT_WRITABLE, "sandboxd allow path ~/.npm,"),
     (WRITE, "openat", "/home/me/.cache/pip/a/b", NOT_WRITABLE, "sandboxd allow path ~/.cache/pip,"),
-    (WRITE, "mkdir", "/home/me/.cache", NOT_WRITABLE, """sandboxd settings set sandbox.presets '["caches"]'"""),
+    (WRITE, "mkdir", "/home/me/.cache", NOT_WRITABLE, "sandboxd allow preset caches"),
     (WRITE, "openat", "/home/me/.cargo/registry/x", NOT_WRITABLE, "allow path ~/.cargo/registry"),
-    (WRITE, "mkdir", "/home/me/.cargo", NOT_WRITABLE, "and nothing else: sandboxd settings set sandbox.presets"),
+    (WRITE, "mkdir", "/home/me/.cargo", NOT_WRITABLE, "and nothing else: sandboxd allow preset caches"),
     (WRITE, "openat", "/home/me/.npm/x", because(Reason.PATH_DENIED, "~/.npm"), "remove the rule ~/.npm"),
     (WRITE, "openat", "/home/me/.m2/repository/x", NOT_WRITABLE, "allow path ~/.m2/repository"),
     (WRITE, "openat", "/home/me/.gradle/x", NOT_WRITABLE, "allow path ~/.gradle/caches"),

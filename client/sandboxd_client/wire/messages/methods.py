@@ -46,6 +46,8 @@ from sandboxd_client.wire.messages.sessions import (
     SessionListResult,
     SessionOpenParams,
     SessionOpenResult,
+    SessionUpdateParams,
+    SessionUpdateResult,
 )
 from sandboxd_client.wire.messages.settings import (
     ExcludeCommandParams,
@@ -124,6 +126,7 @@ RESTART = _row("restart", RestartParams, RestartResult, repeatable=False)
 SHUTDOWN = _row("shutdown", ShutdownParams, ShutdownResult, repeatable=False)
 SESSION_OPEN = _row("session.open", SessionOpenParams, SessionOpenResult, repeatable=False)
 SESSION_JOIN = _row("session.join", SessionJoinParams, SessionJoinResult)
+SESSION_UPDATE = _row("session.update", SessionUpdateParams, SessionUpdateResult, repeatable=False)
 SESSION_CLOSE = _row("session.close", SessionCloseParams, SessionCloseResult, repeatable=False)
 SESSION_LIST = _row("session.list", SessionListParams, SessionListResult)
 COMMAND_LIST = _row("command.list", CommandListParams, CommandListResult)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sandboxd_client.wire.messages.settings import ChangeRecord
+
 PermissionMode = Literal["open", "prompt", "none", "plan"]
 
 
@@ -14,7 +16,7 @@ class SessionOpenParams:
 
     cwd: str  # absolute
     name: str | None = None
-    settings: dict[str, Any] | None = None  # a settings object, the `cli` source of this session
+    settings: dict[str, Any] | str | None = None  # an object or an absolute path: the `cli` source of this session
     permission_mode: PermissionMode | None = None
     detach: bool = False  # the session outlives its connection
 
@@ -24,6 +26,28 @@ class SessionOpenResult:
     session_id: str
     policy_generation: int
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionUpdateParams:
+    """Other settings for a live session: in place of its own, or `changes` of them."""
+
+    session_id: str
+    settings: dict[str, Any] | str | None = None  # an object, empty for none, or an absolute path
+    changes: tuple[ChangeRecord, ...] | None = None
+    confirm: bool = False  # the user knows the consequences of a wide change
+
+
+@dataclass(frozen=True, slots=True)
+class SessionUpdateResult:
+    """The settings of the session from now on."""
+
+    policy_generation: int
+    settings: dict[str, Any] | str
+    written: bool = True  # False when they were so already
+    changed: tuple[str, ...] = ()  # keys with a new effective value
+    warnings: tuple[str, ...] = ()
+    file: str = ""  # the session, in words, in place of a file
 
 
 @dataclass(frozen=True, slots=True)

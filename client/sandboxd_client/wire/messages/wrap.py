@@ -15,7 +15,7 @@ class OverridesRecord:
     allow_domains: tuple[str, ...] = ()
     allow_write: tuple[str, ...] = ()  # relative to `cwd`, as is `allow_read`
     allow_read: tuple[str, ...] = ()
-    settings: str | None = None  # the absolute path of a settings file
+    settings: str | dict[str, Any] | None = None  # the absolute path of a settings file, or an object as in one
     publish: tuple[str, ...] | None = None  # `[HOST:]PORT[:INNER]`, where network.allowLocalBinding permits it
     limits: dict[str, Any] | None = None  # `memory` (2G), `cpu` (1.5) and `time` (10m), in place of sandbox.limits
     ignore_unknown_restrictions: bool | None = None  # run despite settings that nothing enforces
