@@ -41,6 +41,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("metrics", "control.metrics", "print metrics of the daemon, in the text format of Prometheus"),
     ("logs", "control.logs", "show the log of the daemon, also as it is written"),
     ("serve", "control.serve", "run the daemon in the foreground"),
+    ("hook", "hooks.hook_command", "put the shell commands of an agent into its sandbox"),
     ("service", "service.service_command", "let the system start the daemon"),
     ("completion", "shells.completion", "print the completions of a shell"),
 )

@@ -58,6 +58,7 @@ OPTIONS = (
         "(default: $SANDBOXD_SESSION)",
         value="ID",
     ),
+    Option("--command-id", "list what is blocked under this name of the command", value="ID"),
     Option("--decide", "decide first whether the command may run, and whether in the sandbox, as for an agent's tool"),
     Option("--disable-sandbox", "request to run the command without a sandbox; a user must confirm it"),
     Option("--annotate", "hold standard error back until the end, and put a block of what was blocked below it"),
@@ -229,6 +230,8 @@ def _wrap_params(parsed: Parsed, text: str | None, argv: list[str] | None) -> di
         params["argv"] = argv
     if session := parsed.get("session") or os.environ.get(SESSION_VARIABLE):
         params["session_id"] = session
+    if "command_id" in parsed:
+        params["command_id"] = parsed.get("command_id")
     overrides: dict[str, Any] = {}
     for option, name in (
         ("allow_domain", "allow_domains"),

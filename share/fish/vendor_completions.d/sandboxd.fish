@@ -24,6 +24,7 @@ complete -c sandboxd -n '__sandboxd_is run' -l cpus -d 'limit the processors of 
 complete -c sandboxd -n '__sandboxd_is run' -l timeout -d 'end the command after this time: 90s, 10m, 1h30m' -x
 complete -c sandboxd -n '__sandboxd_is run' -l ignore-unknown-restrictions -d 'run the command although a restriction in the settings is unknown and not enforced'
 complete -c sandboxd -n '__sandboxd_is run' -l session -d 'run in this session: its ID or NAME, auto for that of the agent that starts this, or auto:KEY (default: $SANDBOXD_SESSION)' -x
+complete -c sandboxd -n '__sandboxd_is run' -l command-id -d 'list what is blocked under this name of the command' -x
 complete -c sandboxd -n '__sandboxd_is run' -l decide -d 'decide first whether the command may run, and whether in the sandbox, as for an agent\'s tool'
 complete -c sandboxd -n '__sandboxd_is run' -l disable-sandbox -d 'request to run the command without a sandbox; a user must confirm it'
 complete -c sandboxd -n '__sandboxd_is run' -l annotate -d 'hold standard error back until the end, and put a block of what was blocked below it'
@@ -174,6 +175,12 @@ complete -c sandboxd -n '__sandboxd_is serve' -l log-format -d 'log as console (
 complete -c sandboxd -n '__sandboxd_is serve' -l idle-exit -d 'end after so many seconds without use' -x
 complete -c sandboxd -n '__sandboxd_is serve' -l resolve -d 'pin a host name to an address' -x
 complete -c sandboxd -n '__sandboxd_is serve' -l help -d 'show this text'
+complete -c sandboxd -n __sandboxd_is_alone -a hook -d 'put the shell commands of an agent into its sandbox'
+complete -c sandboxd -n '__sandboxd_is hook' -l project -d 'install, uninstall: only for the project in this directory, on this machine'
+complete -c sandboxd -n '__sandboxd_is hook' -l cwd -d 'the directory of --project' -x -a '(__fish_complete_directories)'
+complete -c sandboxd -n '__sandboxd_is hook' -l help -d 'show this text'
+complete -c sandboxd -n '__sandboxd_is hook' -a 'install uninstall status run'
+complete -c sandboxd -n '__sandboxd_is hook' -F
 complete -c sandboxd -n __sandboxd_is_alone -a service -d 'let the system start the daemon'
 complete -c sandboxd -n '__sandboxd_is service' -l now -d 'install: start the daemon now, not only at the next login'
 complete -c sandboxd -n '__sandboxd_is service' -l help -d 'show this text'

@@ -1,0 +1,137 @@
+"""The hooks of agents: where each one reads them, and its documents (facts from the documentation of each). Pure.
+
+An agent starts the hook with a document on standard input and obeys the one on standard output. Exit status 2 refuses
+the call in all of them; any other failure lets it through, so every command line of a hook ends in `|| exit 2`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+
+class Dialect:
+    """The hooks of one agent.
+
+    `settings` is the path of its file below the home directory, `project` that of a file for one project and one
+    machine. `events` are that before a call and those after one; `tool` is the name of the tool that runs shell lines.
+    """
+
+    __slots__ = ("answers", "events", "name", "project", "settings", "timeout", "title", "tool")
+
+    def __init__(
+        self,
+        name: str,
+        title: str,
+        settings: str,
+        project: str,
+        tool: str,
+        events: tuple[str, ...],
+        *,
+        timeout: int,
+        answers: str,
+    ) -> None:
+        self.name = name
+        self.title = title
+        self.settings = settings
+        self.project = project
+        self.tool = tool
+        self.events = events
+        self.timeout = timeout
+        self.answers = answers
+
+    def file(self, home: str, project: str | None) -> str:
+        return os.path.join(home, self.settings) if project is None else os.path.join(project, self.project)
+
+    def line(self, program: Sequence[str]) -> str:
+        """Return the command line of the hook, which refuses the call when the program cannot answer."""
+        return f"{shlex.join(program)} hook run {self.name} || exit 2"
+
+    def decision(self, verdict: Verdict) -> dict[str, Any]:
+        """Return the answer to the event before a call."""
+        return _ANSWERS[self.answers](self.events[0], verdict)
+
+    def context(self, event: str, text: str) -> dict[str, Any]:
+        """Return the answer to an event after a call: `text` is for the model."""
+        return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": text}}
+
+
+class Verdict:
+    """The answer to a call.
+
+    `behavior` is allow, ask, deny, or None for the agent's own rules. `input` replaces the arguments of the tool."""
+
+    __slots__ = ("behavior", "input", "reason")
+
+    def __init__(self, behavior: str | None, reason: str, input: dict[str, Any] | None = None) -> None:
+        self.behavior = behavior
+        self.reason = reason
+        self.input = input
+
+
+_CANNOT_ASK = "the hooks of this agent cannot ask, so run it yourself, or: sandboxd exclude add PATTERN"
+
+
+def _claude(event: str, verdict: Verdict) -> dict[str, Any]:
+    output: dict[str, Any] = {"hookEventName": event}
+    if verdict.behavior is not None:
+        output.update(permissionDecision=verdict.behavior, permissionDecisionReason=verdict.reason)
+    if verdict.input is not None:
+        output["updatedInput"] = verdict.input
+    return {"hookSpecificOutput": output}
+
+
+def _codex(event: str, verdict: Verdict) -> dict[str, Any]:
+    """As Claude Code, but its hooks ask no questions, and replace an input only where they allow the call."""
+    if verdict.behavior == "ask":
+        verdict = Verdict("deny", f"{verdict.reason}; {_CANNOT_ASK}")
+    return {} if verdict.behavior is None else _claude(event, verdict)
+
+
+def _gemini(event: str, verdict: Verdict) -> dict[str, Any]:
+    if verdict.behavior == "ask":
+        return {"decision": "deny", "reason": f"{verdict.reason}; {_CANNOT_ASK}"}
+    if verdict.behavior == "deny":
+        return {"decision": "deny", "reason": verdict.reason}
+    replaced = {} if verdict.input is None else {"hookEventName": event, "tool_input": verdict.input}
+    return {"hookSpecificOutput": replaced} if replaced else {}
+
+
+_ANSWERS = {"claude": _claude, "codex": _codex, "gemini": _gemini}
+
+DIALECTS = (
+    Dialect(
+        "claude",
+        "Claude Code",
+        ".claude/settings.json",
+        ".claude/settings.local.json",
+        "Bash",
+        ("PreToolUse", "PostToolUse", "PostToolUseFailure"),
+        timeout=30,
+        answers="claude",
+    ),
+    Dialect(
+        "codex",
+        "Codex",
+        ".codex/hooks.json",
+        ".codex/hooks.json",
+        "Bash",
+        ("PreToolUse", "PostToolUse"),
+        timeout=30,
+        answers="codex",
+    ),
+    Dialect(
+        "gemini",
+        "Gemini CLI",
+        ".gemini/settings.json",
+        ".gemini/settings.json",
+        "run_shell_command",
+        ("BeforeTool", "AfterTool"),
+        timeout=30_000,
+        answers="gemini",
+    ),
+)

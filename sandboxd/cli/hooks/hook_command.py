@@ -1,0 +1,182 @@
+"""`sandboxd hook`: hooks that put the shell commands of an agent into its sandbox."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+import tempfile
+from typing import Any
+
+from sandboxd.cli.arguments import Help, Option, UsageError, suggestion, visible
+from sandboxd.cli.hooks.dialects import DIALECTS, Dialect
+from sandboxd.cli.output import fail
+from sandboxd_client import programs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+AGENTS = {dialect.name: dialect for dialect in DIALECTS}
+_ACTIONS = ("install", "uninstall", "status", "run")
+HELP = Help(
+    "hook (install | uninstall | status | run) [AGENT]",
+    f"""Put the shell commands of an agent into its sandbox, by the hooks that the agent offers: {", ".join(AGENTS)}.
+
+  install AGENT    add the hooks to the settings of the agent; other entries stay
+  uninstall AGENT  remove them
+  status [AGENT]   show where they are installed
+  run AGENT        answer one event of the agent, on standard input; the hooks call this""",
+    (
+        Option("--project", "install, uninstall: only for the project in this directory, on this machine"),
+        Option("--cwd", "the directory of --project", value="DIR"),
+    ),
+    ("hook install claude", "hook status"),
+    words=_ACTIONS,
+    negative="not installed",
+)
+
+
+class _UnknownForm(Exception):
+    """Settings of another form than documented; the text says which."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    parsed = HELP.read(arguments)
+    action, *rest = parsed.words or [""]
+    if action not in _ACTIONS:
+        raise UsageError(
+            f"unknown hook command {visible(action)}" if action else "hook needs a command",
+            suggestion(action, _ACTIONS),
+        )
+    if len(rest) > 1 or (not rest and action != "status"):
+        raise UsageError("name one agent", f"known: {', '.join(AGENTS)}")
+    if rest and rest[0] not in AGENTS:
+        raise UsageError(f"unknown agent {visible(rest[0])}", suggestion(rest[0], AGENTS))
+    if action == "run":
+        from sandboxd.cli.hooks.hook_event import main as answer
+
+        return answer(AGENTS[rest[0]])
+    project = os.path.abspath(parsed.get("cwd") or ".") if "project" in parsed or "cwd" in parsed else None
+    if action == "status":
+        return _status(rest, project)
+    dialect = AGENTS[rest[0]]
+    path = dialect.file(os.path.expanduser("~"), project)
+    try:
+        return _install(dialect, path) if action == "install" else _uninstall(dialect, path)
+    except _UnknownForm as error:
+        return fail(f"{path} is not changed: {error}", "correct the file, and run this command again")
+    except OSError as error:
+        return fail(f"cannot write {path}: {error.strerror}", f"make {os.path.dirname(path)} writable for you")
+
+
+def _install(dialect: Dialect, path: str) -> int:
+    from sandboxd.cli.hooks.hook_event import own_program
+
+    program = own_program()
+    opened = programs.opened_place((program[0], sys.prefix))
+    if opened:
+        return fail(
+            f"no hook is installed: commands could write {opened}, where this program is",
+            "install sandboxd outside all projects with: ./dev install, in a checkout of sandboxd",
+        )
+    settings = _read(path)
+    _remove(dialect, settings)
+    line = dialect.line(program)
+    hooks = settings.setdefault("hooks", {})
+    for event in dialect.events:
+        entry = {"type": "command", "command": line, "timeout": dialect.timeout}
+        hooks.setdefault(event, []).append({"matcher": dialect.tool, "hooks": [entry]})
+    _write(path, settings)
+    sys.stdout.write(f"{dialect.title} runs its shell commands in the sandbox from its next start on\n    in {path}\n")
+    return 0
+
+
+def _uninstall(dialect: Dialect, path: str) -> int:
+    settings = _read(path)
+    if not _remove(dialect, settings):
+        sys.stdout.write(f"nothing to change: {visible(path, 2000)} has no hook of sandboxd\n")
+        return 0
+    _write(path, settings)
+    sys.stdout.write(f"{dialect.title} runs its shell commands without it from its next start on\n    in {path}\n")
+    return 0
+
+
+def _status(names: list[str], project: str | None) -> int:
+    """Show each agent; the exit status is 1 where the one that was named has no hook."""
+    found = False
+    for name in names or AGENTS:
+        dialect, lines = AGENTS[name], []
+        for path in (dialect.file(os.path.expanduser("~"), None), dialect.file("", project or os.getcwd())):
+            try:
+                commands = [hook["command"] for _, _, hook in _ours(dialect, _read(path))]
+            except (_UnknownForm, OSError) as error:
+                lines.append(f"{path}: cannot be read: {error}")
+                continue
+            if commands:
+                whole = "installed" if len(commands) == len(dialect.events) else "incomplete: install it again"
+                lines.append(f"{path}: {whole}")
+                found = True
+        sys.stdout.write(f"{name}: {'; '.join(map(visible, lines)) or 'not installed'}\n")
+    return 0 if found or not names else 1
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            settings = json.load(file)
+    except FileNotFoundError:
+        return {}
+    except (ValueError, RecursionError) as error:
+        raise _UnknownForm(f"it is no JSON: {error}") from None
+    if not isinstance(settings, dict):
+        raise _UnknownForm("it is no JSON object")
+    hooks = settings.get("hooks", {})
+    if not isinstance(hooks, dict) or not all(isinstance(groups, list) for groups in hooks.values()):
+        raise _UnknownForm("its key hooks is no object of lists")
+    return settings
+
+
+def _ours(dialect: Dialect, settings: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Yield event, group and entry of each hook of sandboxd."""
+    for event, groups in settings.get("hooks", {}).items():
+        for group in groups:
+            for hook in group.get("hooks", ()) if isinstance(group, dict) else ():
+                if isinstance(hook, dict) and f" hook run {dialect.name} " in f"{hook.get('command', '')} ":
+                    yield event, group, hook
+
+
+def _remove(dialect: Dialect, settings: dict[str, Any]) -> bool:
+    """Remove the hooks of sandboxd, with lists that become empty by that."""
+    found = list(_ours(dialect, settings))
+    for event, group, hook in found:
+        group["hooks"].remove(hook)
+        if not group["hooks"]:
+            settings["hooks"][event].remove(group)
+        if not settings["hooks"][event]:
+            del settings["hooks"][event]
+    if found and not settings["hooks"]:
+        del settings["hooks"]
+    return bool(found)
+
+
+def _write(path: str, settings: dict[str, Any]) -> None:
+    """Replace the file behind all links in one step; its mode stays."""
+    real = os.path.realpath(path)
+    os.makedirs(os.path.dirname(real), mode=0o700, exist_ok=True)
+    try:
+        mode = stat.S_IMODE(os.stat(real).st_mode)
+    except FileNotFoundError:
+        mode = 0o600
+    descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(real), prefix=".sandboxd-")
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+            os.fchmod(file.fileno(), mode)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, real)
+    except BaseException:
+        os.unlink(temporary)
+        raise
