@@ -38,8 +38,9 @@ from sandboxd.daemon.startup import StartUp
 from sandboxd.daemon.state import DaemonState
 from sandboxd.daemon.violation_queries import ViolationQueries
 from sandboxd.handover.document import Incoming
-from sandboxd.host.directories import TemporaryBase, temporary_base
+from sandboxd.host.directories import TEMPORARY_VARIABLE, TemporaryBase, chosen_base, remove_if_empty, temporary_base
 from sandboxd.plan.request import Place
+from sandboxd.policy.display import neutralise
 from sandboxd.policy.hosts.parent_proxies import EnvironmentProxies, read_environment
 from sandboxd.proxy.dial import PinnedResolver, SystemResolver
 from sandboxd.proxy.fair_share import Turns
@@ -67,6 +68,7 @@ from sandboxd.runtime.session import SessionParts
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.temporary_directories import TemporaryRoot
 from sandboxd.runtime.violations.violation_store import ViolationFeed
+from sandboxd_client import programs
 
 
 def platform_factory(name: str) -> Assemble:
@@ -80,11 +82,15 @@ def platform_factory(name: str) -> Assemble:
     return linux_platform
 
 
+
+
 @dataclass(frozen=True, slots=True)
 class _Directories:
     runtime: str
     lock: DirectoryLock
     base: TemporaryBase
+    kept: str
+    """Directory that all daemons of the user share: journals, and the lock for writes of settings."""
     temporary: TemporaryRoot
 
 
@@ -244,19 +250,24 @@ class _Steps:
         runtime = prepare_directory(self.config.socket)
         lock = DirectoryLock(runtime, -1 if earlier is None else earlier.lock)
         self.stack.callback(lock.release)
-        base = temporary_base(os.geteuid(), runtime, self.config.temporary)
+        default = temporary_base(os.geteuid(), runtime, self.config.temporary)
+        chosen = self.config.environment.get(TEMPORARY_VARIABLE, "")
+        opened = programs.opened_place((chosen,), (self.config.home, programs.home_of_the_user()))
+        base = chosen_base(os.geteuid(), chosen, neutralise(opened), default)
+        if base.path != default.path:
+            self.stack.callback(remove_if_empty, default.path)
         root = TemporaryRoot(base.path, None if earlier is None else earlier.temporary)
-        return _Directories(runtime, lock, base, await self.stack.enter_async_context(root))
+        return _Directories(runtime, lock, base, default.path, await self.stack.enter_async_context(root))
 
     def policies(self, directories: _Directories) -> Policies:
-        base = directories.base.path
-        places = self.config.settings_places(own_paths=(directories.runtime, base), lock_directory=base)
+        own = dict.fromkeys((directories.runtime, directories.base.path, directories.kept))
+        places = self.config.settings_places(own_paths=tuple(own), lock_directory=directories.kept)
         return Policies(places, self.log, generation=0 if self.earlier is None else self.earlier.generation)
 
     async def platform(self, directories: _Directories, policies: Policies, assemble: Assemble | None) -> Platform:
         context = BackendContext(
             directories.runtime,
-            directories.base.path,
+            directories.kept,
             lambda: policies.own.now.policy,
             self.config.environment,
             self.log,
@@ -293,6 +304,7 @@ class _Steps:
         self.stack.callback(trusting.close)
         prompts = Prompts(rule_writer(policies, trusting), observe=events.tell)
         proxies = read_environment(config.environment)
+        kept = () if directories.kept == directories.base.path else (directories.kept,)
         name_files = await asyncio.to_thread(_write_name_files, temporary.path, self.earlier is not None)
         place = placing(
             config.home,
@@ -300,7 +312,7 @@ class _Steps:
             directories.base.path,
             platform,
             name_files,
-            lambda: (*observers.audit.directories(), policies.places.trust.directory),
+            lambda: (*observers.audit.directories(), policies.places.trust.directory, *kept),
         )
         parts = SessionParts(
             backend=platform.backend,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from dataclasses import dataclass
@@ -18,6 +19,11 @@ class TemporaryBase:
 
     path: str
     warning: str = ""
+
+
+def remove_if_empty(path: str) -> None:
+    with contextlib.suppress(OSError):  # in use, or gone
+        os.rmdir(path)
 
 
 def ensure_private_directory(path: str, uid: int) -> None:
@@ -49,6 +55,40 @@ def ensure_private_directory(path: str, uid: int) -> None:
             f"{path} can be used by other users (mode {stat.S_IMODE(state.st_mode):04o})",
             hint=f"run: chmod 700 {path}",
         )
+
+
+TEMPORARY_VARIABLE = "CLAUDE_CODE_TMPDIR"
+"""Names the parent of sessions' temporary directories in place of `TEMPORARY_PARENT`."""
+
+
+def chosen_base(uid: int, chosen: str, opened: str, default: TemporaryBase) -> TemporaryBase:
+    """Return the base below the directory that the environment names, else the default with a warning.
+
+    `opened` is a directory above it that commands could write."""
+    if not chosen:
+        return default
+    path = os.path.join(chosen, f"sandboxd-{uid}")
+    try:
+        why = f"commands could write {opened}" if opened else _why_unusable(chosen, uid)
+        if not why:
+            ensure_private_directory(path, uid)
+            return TemporaryBase(path)
+    except (HostError, OSError) as error:
+        why = error.message if isinstance(error, HostError) else f"{chosen}: {error.strerror}"
+    more = f"; {default.warning}" if default.warning else ""
+    return TemporaryBase(default.path, f"{TEMPORARY_VARIABLE} is not used: {why}{more}")
+
+
+def _why_unusable(path: str, uid: int) -> str:
+    """Return why a directory cannot hold temporary directories; empty if it can."""
+    if not path.startswith("/") or os.path.realpath(path) != os.path.normpath(path):
+        return f"{path} is not an absolute path without symbolic links"
+    if (os.path.normpath(path) + "/").startswith(("/tmp/", "/dev/", "/proc/", "/sys/")):
+        return f"{path} is below a directory that each sandbox has for itself"
+    state = os.stat(path)
+    if state.st_uid not in (0, uid) or (state.st_mode & 0o022 and not state.st_mode & stat.S_ISVTX):
+        return f"other users can change {path}"
+    return ""
 
 
 def temporary_base(uid: int, runtime_dir: str, parent: str = TEMPORARY_PARENT) -> TemporaryBase:

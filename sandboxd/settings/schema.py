@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from sandboxd.quantities import duration_s, memory_size
+from sandboxd.settings.key_table import TABLE
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=8192)]
 Texts = Annotated[list[Text], Field(max_length=100_000)]
@@ -112,6 +113,8 @@ class Filesystem(Section):
 
 
 class Environment(Section):
+    """Variables of commands."""
+
     remove: Texts | None = Field(None, description="Variables that are withheld from commands; * and ? match (AWS_*)")
 
 
@@ -260,9 +263,26 @@ def all_keys() -> tuple[str, ...]:
     return tuple(walk(SettingsFile, ""))
 
 
+def _describe(properties: dict[str, Any], model: type[BaseModel], prefix: str, sections: dict[str, Any]) -> None:
+    """Put defaults, and descriptions of sections, into the JSON Schema of a section."""
+    for name, value in properties.items():
+        inner = section_of(model, name)
+        if inner is None:
+            default = TABLE[prefix + name].default
+            value["default"] = ({} if name in _OBJECTS else []) if default == () else default
+            continue
+        section = sections[inner.__name__]
+        value.update(default={}, description=section["description"].splitlines()[0])
+        _describe(section["properties"], inner, f"{prefix}{name}.", sections)
+
+
+_OBJECTS = ("ignoreViolations", "deniedDomainReasons")
+
+
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of a settings file; it permits unknown keys."""
+    """Return the JSON Schema (2020-12) of a settings file, with defaults; it permits unknown keys."""
     schema = SettingsFile.model_json_schema()
+    _describe(schema["properties"], SettingsFile, "", schema["$defs"])
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "sandboxd settings"
     return schema

@@ -10,9 +10,43 @@ import pytest
 
 from sandboxd import __version__
 from sandboxd.rpc.dispatch import METHODS
-from support.daemon import RunningDaemon
+from support.daemon import RunningDaemon, running_daemon, surroundings
 from support.fake_runtime import FakeMachine
 from support.rpc import RawClient
+
+
+@pytest.mark.parametrize(
+    ("chosen", "mode", "why"),
+    [
+        ("scratch", 0o700, ""),
+        ("scratch", 0o1777, ""),
+        ("scratch", 0o777, "other users can change"),
+        ("absent", 0o700, "No such file"),
+        ("link", 0o700, "without symbolic links"),
+        ("relative", 0o700, "not an absolute path"),
+        ("/tmp", 0o1777, "each sandbox has for itself"),
+        ("home/project/tmp", 0o700, "commands could write"),
+    ],
+)
+async def test_temporary_files_lie_where_the_environment_says(
+    machine: FakeMachine, chosen: str, mode: int, why: str
+) -> None:
+    async with surroundings() as around:
+        for name in ("scratch", "home/project/tmp"):
+            (around.base / name).mkdir()
+        (around.base / "scratch").chmod(mode)
+        (around.base / "link").symlink_to(around.base / "scratch")
+        async with running_daemon(around=around, assemble=machine.assemble) as running, running.client() as client:
+            await client.result("session.open", {"cwd": str(around.project)})  # commands could write it from now on
+        place = chosen if chosen in ("relative", "/tmp") else str(around.base / chosen)
+        environment = {**around.config().environment, "CLAUDE_CODE_TMPDIR": place}
+        async with running_daemon(around=around, assemble=machine.assemble, environment=environment) as running:
+            async with running.client() as client:
+                (warning,) = (await client.result("status"))["warnings"] or [""]
+                used = running.daemon.temporary.path
+                assert why in warning and bool(why) is bool(warning)
+                assert used.startswith(str(around.base / "tmp") if why else place + "/sandboxd-")
+        assert not list((around.base / "scratch").iterdir()) and around.left() == []
 
 
 async def test_hello_is_optional_and_tells_the_methods(client: RawClient) -> None:

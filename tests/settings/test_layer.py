@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sandboxd.settings.key_table import TABLE
 from sandboxd.settings.known_keys import KNOWN, UnknownKeyKind
 from sandboxd.settings.layer import MOST_PROBLEMS, layer_from_values, nearest_key, parse_layer
 from sandboxd.settings.origins import Source
@@ -187,14 +188,25 @@ def test_the_committed_schema_is_the_current_one() -> None:
     assert committed == json_schema()
 
 
-def test_every_key_is_described() -> None:
-    text = json.dumps(json_schema())
-    for key in all_keys():
-        assert f'"{key.rpartition(".")[2]}"' in text
-    definitions = json_schema()["$defs"]
-    for section in definitions.values():
+def test_the_schema_has_every_default_and_description() -> None:
+    schema = json_schema()
+    found: dict[str, object] = {}
+
+    def walk(section: dict[str, Any], prefix: str) -> None:
         for name, field in section["properties"].items():
-            assert "description" in field or "$ref" in json.dumps(field), name
+            assert field["description"], prefix + name
+            inner = [one["$ref"].rpartition("/")[2] for one in field.get("anyOf", ()) if "$ref" in one]
+            if inner:
+                assert field["default"] == {}
+                walk(schema["$defs"][inner[0]], f"{prefix}{name}.")
+            else:
+                found[prefix + name] = field["default"]
+
+    walk(schema, "")
+    assert set(found) == set(all_keys()) == set(TABLE)
+    for key, default in found.items():
+        wanted = TABLE[key].default
+        assert default == wanted or (wanted == () and default in ([], {})), key
 
 
 def test_a_file_full_of_keys_does_not_keep_the_daemon_busy(monkeypatch: pytest.MonkeyPatch) -> None:
