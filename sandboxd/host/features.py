@@ -204,13 +204,17 @@ _NO_LISTENER = {
 }
 
 
+NOT_KILLABLE = 200
+"""The status of the helper's probe where a signal makes a caller repeat a call (before Linux 5.19)."""
+
+
 def why_unwatched(helper: str) -> str:
     """Return why the helper cannot supervise system calls, else empty. Blocks."""
     try:
         done = subprocess.run([helper, "probe"], stdin=subprocess.DEVNULL, timeout=_TIMEOUT_S, check=False, cwd="/")
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"the helper cannot be run ({type(error).__name__})"
-    if not done.returncode:
+    if done.returncode in (0, NOT_KILLABLE):
         return ""
     return _NO_LISTENER.get(done.returncode, f"seccomp(2) failed: {os.strerror(abs(done.returncode))}")
 

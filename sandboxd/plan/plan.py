@@ -45,13 +45,15 @@ class Supervision:
     """The system calls of a command that the daemon sees as they happen.
 
     `writes`, `reads`: those that mounts refuse are reported. `connects`: the gate decides on each TCP connection first,
-    so that connect(2) succeeds only when the far end has answered. `removals`: removing a placeholder does nothing."""
+    so that connect(2) succeeds only when the far end has answered. `removals`: removing a placeholder does nothing.
+    `guard`: names are made by the helper, and some not at all."""
 
     writes: bool = False
     reads: bool = False
     connects: bool = False
     unix_sockets: UnixSockets = UnixSockets.NONE
     removals: bool = False
+    guard: bool = False
 
 
 @dataclass(frozen=True, slots=True)

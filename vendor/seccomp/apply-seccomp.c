@@ -79,20 +79,18 @@ int tell(uint32_t type, const void *payload, unsigned length) {
     return listens == THE_DAEMON && call(sendto, BRIDGE, frame, 8 + length, MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
 }
 
-static const struct {
-    int number;
-    const char *text;
-} reasons[] = {{EPERM, "Operation not permitted"},
-               {ENOENT, "No such file or directory"},
-               {E2BIG, "Argument list too long"},
-               {ENOEXEC, "Exec format error"},
-               {EAGAIN, "Resource temporarily unavailable"},
-               {EACCES, "Permission denied"},
-               {ENOTDIR, "Not a directory"},
-               {EINVAL, "Invalid argument"},
-               {ECONNREFUSED, "Connection refused"},
-               {EADDRINUSE, "Address already in use"},
-               {EADDRNOTAVAIL, "Cannot assign requested address"}};
+static const char reasons[] = /* each behind its number */
+    "\1Operation not permitted\0"
+    "\2No such file or directory\0"
+    "\7Argument list too long\0"
+    "\10Exec format error\0"
+    "\13Resource temporarily unavailable\0"
+    "\15Permission denied\0"
+    "\24Not a directory\0"
+    "\26Invalid argument\0"
+    "\142Address already in use\0"
+    "\143Cannot assign requested address\0"
+    "\157Connection refused\0";
 
 static char line[MAX_PAYLOAD];
 static unsigned line_length;
@@ -117,9 +115,9 @@ static _Noreturn void fail(int status, const char *what, const char *name, long 
     add_name(name);
     add(error ? ": " : "");
     const char *reason = NULL;
-    for (unsigned n = 0; n < sizeof reasons / sizeof *reasons; n++) {
-        if (error == -reasons[n].number) {
-            reason = reasons[n].text;
+    for (const char *one = reasons; *one; one += length_of(one) + 1) {
+        if (error == -*one) {
+            reason = one + 1;
         }
     }
     if (error) {
@@ -143,9 +141,12 @@ static _Noreturn void fail(int status, const char *what, const char *name, long 
     }
 }
 
-#define refuse(what, error, hint) fail(SETUP_FAILED, what, "", error, hint)
+static __attribute__((noinline)) _Noreturn void refuse(const char *what, long error, const char *hint) {
+    fail(SETUP_FAILED, what, "", error, hint);
+}
+
 static const char restart[] = "helper and daemon may be of different versions: `sandboxd restart`";
-static const char try_again[] = "a launch is good once and not for long: ask for a new one, or see `sandboxd status`";
+static const char try_again[] = "a launch is good once: ask for a new one, or see `sandboxd status`";
 static const char not_by_hand[] = "this program is started by `sandboxd run` and by the client library";
 static const char owner_ended[] = "the program that started the sandbox has ended";
 static const char see_check[] = "`sandboxd check` says what this machine lacks";
@@ -237,8 +238,8 @@ static _Noreturn void launch(int with_options, char *path, char *ticket, char **
     }
     call(dup3, ends[0], INFO + 1, 0);
     call(dup3, ends[1], INFO, 0);
-    call(close, ends[0]);
-    call(close, ends[1]);
+    drop(ends[0]);
+    drop(ends[1]);
     listens = THE_DAEMON;
     send_with(BRIDGE, &hello, sizeof hello, (int[]){INFO + 1}, 1);
     if ((fd = call(openat, AT_FDCWD, "/proc/self/exe", O_RDONLY)) != EXECUTABLE) {
@@ -358,6 +359,7 @@ static struct configuration *read_configuration(struct sock_fprog *filter, char 
         refuse("the configuration has another version", 0, restart);
     }
     if (head.flags & ~KNOWN_FLAGS || !head.filter_length != !!(head.flags & UNFILTERED)
+        || (head.flags & GUARD && (~head.flags & (WATCHED | CONFINED)))
         || (head.flags & WATCHED ? head.flags & UNFILTERED
                                  : head.flags & (INTERNET | UNIX | QUIET | IDENTIFY | SERVERS))
         || head.listeners > MAX_LISTENERS || head.ports > MAX_PORTS || head.filter_length % one
@@ -366,7 +368,8 @@ static struct configuration *read_configuration(struct sock_fprog *filter, char 
         || head.length
                != sizeof head + head.listeners * sizeof(struct listener) + head.ports * sizeof(struct ports)
                       + head.filter_length + !!(head.flags & BOUNDED) * sizeof *processes
-                      + !!(head.flags & CONFINED) * sizeof *confinement + head.arguments_length) {
+                      + !!(head.flags & CONFINED) * sizeof *confinement + !!(head.flags & GUARD) * sizeof *guard
+                      + head.arguments_length) {
         refuse("the configuration is malformed", 0, restart);
     }
     char *memory = (char *)((call(brk, 0) + 15) & -16), *text = memory + (head.arguments + 1) * sizeof(char *);
@@ -392,11 +395,16 @@ static struct configuration *read_configuration(struct sock_fprog *filter, char 
         confinement = (void *)text;
         text += sizeof *confinement;
     }
+    if (head.flags & GUARD) {
+        guard = (void *)text;
+        text += sizeof *guard;
+    }
     uint32_t found = 0; /* first of all, the last byte must be zero, so no argument can run beyond it */
     for (; !stop[-1] && text < stop && found < head.arguments; text += length_of(text) + 1) {
         (*arguments)[found++] = text;
     }
-    int too_many = confinement && confinement->roots >= found - head.removals;
+    uint64_t texts = (confinement ? confinement->roots : 0) + (guard ? (uint64_t)guard->zones + guard->names : 0);
+    int too_many = texts >= found - head.removals || !is_guard_possible();
     if (text != stop || found != head.arguments || too_many) {
         refuse("the configuration is malformed", 0, restart);
     }
@@ -427,7 +435,7 @@ static void hand_out_sockets(const struct configuration *given) {
         refuse("cannot hand the sockets to the daemon", 0, try_again);
     }
     while (n) {
-        call(close, handed[--n]);
+        drop(handed[--n]);
     }
 }
 
@@ -461,7 +469,7 @@ static _Noreturn void become_command(struct sock_fprog *filter, uint32_t flags, 
         refuse("cannot use Landlock", error, see_check);
     }
     if (filter->len) {
-        error = install(filter, flags & WATCHED);
+        error = install(filter, flags & GUARD ? KILLABLE : flags & WATCHED ? NEW_LISTENER : 0);
     }
     if (error == -EBUSY) {
         refuse("something else watches the system calls of this program already", 0,
@@ -483,7 +491,7 @@ static _Noreturn void become_command(struct sock_fprog *filter, uint32_t flags, 
     error = search_and_exec(arguments, environment);
     fail(error == -ENOENT ? NOT_FOUND : NOT_EXECUTABLE, "cannot run", arguments[0], error,
          error == -ENOENT  ? "check the name, and that it (and its interpreter) exists inside the sandbox"
-         : error == -E2BIG ? "arguments and environment are too long; a single argument may have 128 KiB"
+         : error == -E2BIG ? "too long: a single argument may have 128 KiB"
                            : "check that it is a program, and that the policy lets it be read and executed");
 }
 
@@ -591,7 +599,7 @@ static _Noreturn void supervise(const struct configuration *given, int report) {
             }
         }
         if (report >= 0 && (ended || news & FROM_CHILD) && hear_child(report, given->flags)) {
-            call(close, report);
+            drop(report);
             report = -1;
         }
         if (news & FROM_NOTIFIER) {
@@ -622,7 +630,7 @@ static _Noreturn void init(char **environment) {
     unveil(environment);
     uint64_t blocked = is_ignored(SIGHUP) ? ~(1ull << (SIGHUP - 1)) : ~0ull, early = ending_signals & blocked;
     call(rt_sigprocmask, SIG_SETMASK, &blocked, NULL, 8);
-    call(close, EXECUTABLE);
+    drop(EXECUTABLE);
     call(close_range, OPTIONS, ~0u);
     signals = (int)call(signalfd4, -1, &early, 8, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signals < 0) {
@@ -637,7 +645,8 @@ static _Noreturn void init(char **environment) {
     char **arguments, byte = 0;
     struct configuration *given = read_configuration(&filter, &arguments);
     remove_variables(environment, arguments, given->removals);
-    arguments = take_roots(arguments + given->removals);
+    arguments = take_guard(take_roots(arguments + given->removals));
+    keep_mask();
     hand_out_sockets(given);
     int report[2];
     error = call(socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, report);
@@ -650,7 +659,7 @@ static _Noreturn void init(char **environment) {
     if (error < 0) {
         refuse("cannot start another process", error, "a limit on processes is reached: see ulimit -u");
     }
-    call(close, report[1]);
+    drop(report[1]);
     call(prlimit64, 0, RLIMIT_CORE, &(struct rlimit){0});                 /* a command may have cores */
     if (read_before_start(&byte, 1, given->flags & WAIT) && byte != GO) { /* the child ends with init */
         static char why[TEXT_SIZE + 1], hint[TEXT_SIZE + 1];
@@ -662,6 +671,7 @@ static _Noreturn void init(char **environment) {
         refuse(why, 0, hint);
     }
     command = (int)error;
+    find_zones();
     call(sendto, report[0], &byte, 1, MSG_NOSIGNAL);
     call(signalfd4, signals, &blocked, 8); /* whatever came early and was not a request to end has been waiting */
     supervise(given, report[0]);

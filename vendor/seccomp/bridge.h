@@ -49,7 +49,8 @@ enum {
     STAY = 256,
     IDENTIFY = 512,
     SERVERS = 1024,
-    KNOWN_FLAGS = 2047
+    GUARD = 2048,
+    KNOWN_FLAGS = 4095
 };
 
 struct listener {
@@ -66,9 +67,9 @@ struct configuration {
     uint32_t magic, version, length, flags, grace_ms, listeners, filter_length, arguments, arguments_length, ports,
         removals;
     struct listener listener[]; /* then the ports, the filter, with BOUNDED a limit on processes (32 bits), with
-                                  * CONFINED the confinement, and with a zero byte after each: patterns of names of
-                                  * variables to be removed, the roots of the confinement, and the arguments
-                                  * (`arguments` counts all three) */
+                                  * CONFINED the confinement, with GUARD the guard, and with a zero byte after each:
+                                  * patterns of names of variables to be removed, the roots of the confinement, the
+                                  * zones, the guarded names, and the arguments (`arguments` counts all) */
 };
 
 /* For Landlock, in its numbers: the accesses to files that it handles, the scopes, the flags with which it is put in
@@ -76,7 +77,14 @@ struct configuration {
 struct confinement {
     uint32_t handled, scoped, flags, granted, roots;
 };
+
+/* Names that stay absent: the accesses granted below each zone, the number of zones (mounts), and of names. */
+struct guard {
+    uint32_t granted, zones, names;
+};
+
 /* landlock.c */
+long grant_below(long set, const char *path, uint64_t access);
 extern const struct confinement *confinement; /* NULL where there is none */
 char **take_roots(char **from);               /* returns what comes after them */
 long confine(void);
@@ -112,9 +120,13 @@ struct process {
     uint32_t pid;
     char name[16];
     uint32_t mask;
+    uint64_t signals; /* that wait to be caught */
 };
 struct seccomp_notif;
-long install(const void *filter, int with_notifier); /* the descriptor of the notifier, 0, or minus an error number */
+
+enum { NEW_LISTENER = 8, KILLABLE = NEW_LISTENER | 32 /* WAIT_KILLABLE_RECV, Linux 5.19 */, NOT_KILLABLE = 200 };
+
+long install(const void *filter, int flags); /* the descriptor of the notifier, 0, or minus an error number */
 void watch(int given, uint32_t flags);
 void on_notification(void);
 void on_timer(void);
@@ -124,6 +136,7 @@ void drop_reports(void);
 void respond(uint64_t id, long result); /* minus an error number, or what the call returns */
 void let_go_on(uint64_t id);
 int still_waits(uint64_t id);
+long tell_notifier(unsigned long request, const void *argument);
 void set_timer(unsigned ms);
 void report(const struct seccomp_notif *call, uint32_t access, long error, const char *path);
 struct process process_of(uint32_t thread);
@@ -155,3 +168,40 @@ void end_questions(void);
 void connect_ended(int child, int status); /* which may have been another's */
 int drop_interrupted(void);                /* how many still wait */
 void ask_about_ports(const struct ports *first, unsigned count);
+
+/* Calls of the command that write, make, remove or change a file: where their arguments are. */
+enum { NOWHERE = -1, PATH = 4096 };
+
+struct shape {
+    short number;
+    signed char directory, path, flags; /* which argument */
+    unsigned char kind;
+    unsigned short fixed; /* flags, or of a name that is made the type of file */
+};
+
+enum { OPENED, FILE_WRITTEN, NAME_MADE, NAME_REMOVED, FILE_CHANGED, RENAMED, LINKED };
+
+enum { GOES_ON = 1 << 24, ANSWERED }; /* instead of what a call returns: made by the caller; nothing left to do */
+
+extern char path[2][PATH], found[PATH + PATH + 2];
+char *put(char *to, const char *text);
+char *own_link(long fd);
+char *last_part(char *of); /* and takes slashes from its end */
+int is_here_or_above(const char *name);
+long read_path(uint32_t thread, uint64_t from, char *to); /* its length */
+long look_above(long directory, char *whole, char *part, uint64_t magic);
+void name_below(long fd, const char *part); /* into `found` */
+
+/* guard.c */
+extern const struct guard *guard; /* NULL where there is none */
+char **take_guard(char **from);
+int is_guard_possible(void);
+void keep_mask(void);  /* for the command, before it exists */
+void find_zones(void); /* once all mounts are there */
+long confine_zones(long set);
+
+enum { FREE, GUARDED, LEADS_TO_ONE };
+
+int relation_of(const char *path);
+long on_behalf(const struct seccomp_notif *asked, const struct shape *shape, long *from, long to, uint64_t flags);
+long on_rights(const struct seccomp_notif *asked);

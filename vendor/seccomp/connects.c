@@ -74,9 +74,7 @@ long hand_over(int report, int notifier, uint32_t flags) {
 
 long take_over(int report, int child, uint32_t notifier) {
     long process = call(pidfd_open, child, 0), taken = process < 0 ? process : call(pidfd_getfd, process, notifier, 0);
-    if (process >= 0) {
-        call(close, process);
-    }
+    drop(process);
     if (taken >= 0) {
         call(sendto, report, "", 1, MSG_NOSIGNAL); /* the child goes on */
     }
@@ -107,7 +105,7 @@ int is_foreign(int fd) {
     int one;
     if (!own && (one = (int)call(socket, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) >= 0) {
         own = network_of(one);
-        call(close, one);
+        drop(one);
     }
     return own && network_of(fd) != own;
 }
@@ -118,12 +116,8 @@ static int is_connected(int socket) {
 }
 
 static void forget(struct waiting *one) {
-    if (one->socket >= 0) {
-        call(close, one->socket);
-    }
-    if (one->target >= 0) {
-        call(close, one->target);
-    }
+    drop(one->socket);
+    drop(one->target);
     one->used = 0;
 }
 
@@ -186,10 +180,9 @@ static void without_answer(struct waiting *one) {
 /* Which socket it is that will be connected, whatever stands at its path by now. Inode numbers are used again, so when
  * it was made belongs to it; where the file system does not know, when it was changed. Returns its size. */
 static unsigned identify(int target, char *to) {
-    struct statx is = {0};
-    call(statx, target, "", AT_EMPTY_PATH, STATX_INO | STATX_CTIME | STATX_BTIME, &is);
-    const struct statx_timestamp *made = is.stx_mask & STATX_BTIME ? &is.stx_btime : &is.stx_ctime;
-    uint64_t numbers[] = {is.stx_dev_major, is.stx_dev_minor, is.stx_ino, (uint64_t)made->tv_sec, made->tv_nsec};
+    const struct statx *is = look_at(target);
+    const struct statx_timestamp *made = is->stx_mask & STATX_BTIME ? &is->stx_btime : &is->stx_ctime;
+    uint64_t numbers[] = {is->stx_dev_major, is->stx_dev_minor, is->stx_ino, (uint64_t)made->tv_sec, made->tv_nsec};
     memcpy(to, numbers, sizeof numbers);
     return sizeof numbers;
 }
@@ -254,7 +247,6 @@ static int is_elsewhere(struct waiting *one) {
 
 static long prepare_unix(const struct seccomp_notif *asked, struct waiting *one, int type) {
     char *path = (char *)one->to.bytes + 2;
-    struct statx is = {0};
     if (one->to.family != AF_UNIX || one->length <= 2 || one->length > sizeof(struct sockaddr_un)) {
         return -EINVAL;
     }
@@ -273,9 +265,7 @@ static long prepare_unix(const struct seccomp_notif *asked, struct waiting *one,
         return -EACCES;
     }
     long target = look(directory, path, 0, 0);
-    if (directory >= 0) {
-        call(close, directory);
-    }
+    drop(directory);
     if (target == -ELOOP) {
         report(asked, UNIX_SOCKET, EACCES, path); /* a link of /proc, perhaps to a descriptor of init */
     }
@@ -285,8 +275,7 @@ static long prepare_unix(const struct seccomp_notif *asked, struct waiting *one,
     one->target = (int)target;
     one->family = AF_UNIX;
     one->port = 0;
-    call(statx, target, "", AT_EMPTY_PATH, STATX_TYPE, &is);
-    return (is.stx_mode & S_IFMT) == S_IFSOCK ? ASK : -ECONNREFUSED;
+    return (look_at(target)->stx_mode & S_IFMT) == S_IFSOCK ? ASK : -ECONNREFUSED;
 }
 
 const char from_outside[] = "/(a socket of another network)";
@@ -302,7 +291,7 @@ long duplicate(const struct seccomp_notif *asked) {
         return -EACCES;
     }
     socket = call(pidfd_getfd, process, (int)asked->data.args[0], 0);
-    call(close, process);
+    drop(process);
     if (socket == -EPERM) {
         return -EACCES;
     }
@@ -311,7 +300,7 @@ long duplicate(const struct seccomp_notif *asked) {
     }
     long error = option((int)socket, SO_DOMAIN) < 0 ? -ENOTSOCK : still_waits(asked->id) ? 0 : -EINTR;
     if (error) {
-        call(close, socket); /* EINTR: it may have been another process that was looked at */
+        drop(socket); /* EINTR: it may have been another process that was looked at */
     }
     return error ? error : socket;
 }
@@ -394,9 +383,7 @@ void on_connect(const struct seccomp_notif *asked) {
                             .target = -1};
     long next = prepare(asked, one);
     if (!(watched & UNIX)) { /* it goes on in the caller */
-        if (one->socket >= 0) {
-            call(close, one->socket);
-        }
+        drop(one->socket);
         one->socket = -1;
         if (next != ASK) {
             next = PERFORM;
@@ -459,10 +446,11 @@ int drop_interrupted(void) {
         if (!one->used) {
             continue;
         }
-        if (still_waits(one->id)) {
+        if (still_waits(one->id) && !(guard && process_of(one->thread).signals)) {
             left++;
             continue;
         }
+        respond(one->id, -EINTR); /* a signal that is caught waits for this call, where a guard is (KILLABLE) */
         if (one->child) {
             call(kill, one->child, SIGKILL);
             call(wait4, one->child, NULL, 0, NULL);

@@ -1,9 +1,21 @@
 /* One system call. An interrupted one is made once more: there are no signal handlers, so the process has been stopped
  * and continued. The sixth argument is always zero. */
+#include <fcntl.h>
+#include <linux/stat.h>
 #include "kernel.h"
+
+enum { MNT_ID_UNIQUE = 0x4000 /* Linux 6.8; before, numbers of mounts are used again */ };
 
 long short_system_call(long number, long a, long b, long c) {
     return system_call(number, a, b, c, 0, 0);
+}
+
+long system_call_of_two(long number, long a, long b) {
+    return system_call(number, a, b, 0, 0, 0);
+}
+
+long system_call_of_one(long number, long a) {
+    return system_call(number, a, 0, 0, 0, 0);
 }
 #if defined __x86_64__
 long system_call(long number, long a, long b, long c, long d, long e) {
@@ -35,3 +47,45 @@ long system_call(long number, long a, long b, long c, long d, long e) {
     return x0;
 }
 #endif
+
+void drop(long fd) {
+    if (fd >= 0) {
+        call(close, fd);
+    }
+}
+
+const struct statx *look_at(long fd) {
+    static struct statx is;
+    is = (struct statx){0};
+    call(statx, fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | STATX_MNT_ID | MNT_ID_UNIQUE, &is);
+    return &is;
+}
+
+void dispose(int signal, void (*how)(int)) {
+    call(rt_sigaction, signal, &(long[4]){(long)how}, NULL, 8);
+}
+
+unsigned length_of(const char *text) {
+    for (unsigned n = 0;; n++) {
+        if (!text[n]) {
+            return n;
+        }
+    }
+}
+
+const char *after(const char *start, const char *text) {
+    while (*start && *text == *start) {
+        text++;
+        start++;
+    }
+    return *start ? NULL : text;
+}
+
+const char *decimal(unsigned number) {
+    static char digits[12];
+    char *p = digits + sizeof digits - 1;
+    do {
+        *--p = (char)('0' + number % 10);
+    } while (number /= 10);
+    return p;
+}

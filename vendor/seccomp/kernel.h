@@ -7,39 +7,23 @@
 /* call(name, up to five arguments): a result, or minus an error number. In kernel.c: inlined it takes much room. */
 long system_call(long number, long a, long b, long c, long d, long e);
 long short_system_call(long number, long a, long b, long c);
+long system_call_of_two(long number, long a, long b);
+long system_call_of_one(long number, long a);
 #define CALL5(n, a, b, c, d, e, ...) system_call(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e))
 #define CALL3(n, a, b, c, ...) short_system_call(n, (long)(a), (long)(b), (long)(c))
+#define CALL2(n, a, b, ...) system_call_of_two(n, (long)(a), (long)(b))
+#define CALL1(n, a, ...) system_call_of_one(n, (long)(a))
 #define CHOOSE(n, a, b, c, d, e, which, ...) which
 #define call(name, ...)                                                         \
-    CHOOSE(SYS_##name, ##__VA_ARGS__, CALL5, CALL5, CALL3, CALL3, CALL3, CALL3) \
+    CHOOSE(SYS_##name, ##__VA_ARGS__, CALL5, CALL5, CALL3, CALL2, CALL1, CALL1) \
     (SYS_##name, ##__VA_ARGS__, 0, 0, 0, 0, 0)
 
-static inline void dispose(int signal, void (*how)(int)) {
-    call(rt_sigaction, signal, &(long[4]){(long)how}, NULL, 8);
-}
+void drop(long fd); /* closes it, if it is one */
 
-static inline unsigned length_of(const char *text) {
-    for (unsigned n = 0;; n++) {
-        if (!text[n]) {
-            return n;
-        }
-    }
-}
+struct statx;
+const struct statx *look_at(long fd); /* until the next call; all zero where that fails */
 
-/* The rest of a text with that start, otherwise NULL. */
-static inline const char *after(const char *start, const char *text) {
-    while (*start && *text == *start) {
-        text++;
-        start++;
-    }
-    return *start ? NULL : text;
-}
-
-static inline const char *decimal(unsigned number) {
-    static char digits[12];
-    char *p = digits + sizeof digits - 1;
-    do {
-        *--p = (char)('0' + number % 10);
-    } while (number /= 10);
-    return p;
-}
+void dispose(int signal, void (*how)(int));
+unsigned length_of(const char *text);
+const char *after(const char *start, const char *text); /* the rest of a text with that start, otherwise NULL */
+const char *decimal(unsigned number);                   /* until the next call */

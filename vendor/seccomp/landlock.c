@@ -27,19 +27,17 @@ struct rule {
 enum { ASK_VERSION = 1, PATH_BENEATH = 1, OF_FILES = 1 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15 /* others: EINVAL */ };
 
 static long grant(long set, long at, uint64_t access) {
-    struct statx is = {0};
-    call(statx, at, "", AT_EMPTY_PATH, STATX_TYPE, &is);
-    if ((is.stx_mode & S_IFMT) != S_IFDIR && !(access &= OF_FILES)) {
+    if ((look_at(at)->stx_mode & S_IFMT) != S_IFDIR && !(access &= OF_FILES)) {
         return 0;
     }
     return call(landlock_add_rule, set, PATH_BENEATH, (&(struct rule){access, (int)at}), 0);
 }
 
-static long grant_below(long set, const char *path, uint64_t access) {
+long grant_below(long set, const char *path, uint64_t access) {
     long fd = open_path(path, 0), error = fd;
     if (fd >= 0) {
         error = grant(set, fd, access);
-        call(close, fd);
+        drop(fd);
     }
     return error == -ENOENT || error == -ENOTDIR || error == -ELOOP || error == -EACCES ? 0 : error;
 }
@@ -64,6 +62,9 @@ long confine(void) {
     for (uint32_t n = 0; n < given->roots && !error; n++) {
         error = grant_below(set, root[n], given->granted);
     }
+    if (!error) {
+        error = confine_zones(set);
+    }
     for (long fd = 0; fd < 3 && !error; fd++) {
         long how = call(fcntl, fd, F_GETFL);
         if (how < 0 || how & O_PATH || !(how & O_ACCMODE)) {
@@ -77,7 +78,7 @@ long confine(void) {
     if (!error) {
         error = call(landlock_restrict_self, set, given->flags);
     }
-    call(close, set);
+    drop(set);
     return error;
 }
 
@@ -85,7 +86,7 @@ int holds_back(const char *path) {
     if (!confinement) {
         return 0;
     }
-    for (uint32_t n = 0; n < confinement->roots; n++) {
+    for (uint32_t n = 0; n < confinement->roots + (guard ? guard->zones : 0); n++) {
         const char *rest = after(root[n], path);
         if (rest && (!*rest || *rest == '/' || rest == path + 1)) {
             return 0;

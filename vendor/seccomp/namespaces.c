@@ -92,9 +92,7 @@ static void share(int take) { /* where there is no such limit, or it cannot be s
             const char *half = decimal(limit / 2);
             memcpy(shares[n].half, half, length_of(half) + 1);
         }
-        if (fd >= 0) {
-            call(close, fd);
-        }
+        drop(fd);
     }
 }
 
@@ -120,7 +118,7 @@ static void say(uint32_t stage, long error) {
     uint32_t said[] = {stage, (uint32_t)-error};
     if (stage != COMPLETE) {
         while (opened) {
-            call(close, sockets[--opened]); /* their ports are free before the failure is reported */
+            drop(sockets[--opened]); /* their ports are free before the failure is reported */
         }
     }
     send_with(answers, said, sizeof said, sockets, opened);
@@ -257,10 +255,10 @@ static long mount_one(const struct mount_step *step, unsigned length) {
     if (!error) {
         error = call(move_mount, tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
     }
-    call(close, tree);
-    call(close, target);
+    drop(tree);
+    drop(target);
     if (source != target) {
-        call(close, source);
+        drop(source);
     }
     return error;
 }
@@ -275,7 +273,7 @@ static void enter_mounts(int mounts) {
 /* The fork. `length` is that of the program. */
 static _Noreturn void perform(int network, int mounts, long length) {
     end_within(WITHIN_S);
-    call(close, REQUESTS); /* unread once the process that forked is gone */
+    drop(REQUESTS); /* unread once the process that forked is gone */
     long owner = call(ioctl, network, NS_GET_USERNS), error;
     if (owner < 0) {
         answer(NO_OWNER, owner);
@@ -309,7 +307,7 @@ static _Noreturn void perform(int network, int mounts, long length) {
             say(COMPLETE, 0);
             end_within(0);
             while (opened) {
-                call(close, sockets[--opened]);
+                drop(sockets[--opened]);
             }
             if ((length = receive(answers, &came, &cut)) <= 0) {
                 for (;;) {
@@ -375,9 +373,7 @@ _Noreturn void namespaces(void) {
             call(sendto, answers, said, sizeof said, MSG_NOSIGNAL | MSG_DONTWAIT);
         }
         for (unsigned n = 0; n < 3; n++) {
-            if (descriptor[n] >= 0) {
-                call(close, descriptor[n]);
-            }
+            drop(descriptor[n]);
         }
     }
 }

@@ -33,7 +33,7 @@
 #define SYS_file_setattr 469
 #define WAKE_UP_AT_ONCE _IOW('!', 4, uint64_t) /* SECCOMP_IOCTL_NOTIF_SET_FLAGS, Linux 6.6: both run on one processor */
 
-enum { TMPFS = 0x01021994, KEPT = 64, SOON_MS = 20, BURST = 256, PER_TICK = 10, MOST_UNREAD = 96 << 10, PATH = 4096 };
+enum { TMPFS = 0x01021994, KEPT = 64, SOON_MS = 20, BURST = 256, PER_TICK = 10, MOST_UNREAD = 96 << 10 };
 
 enum { TEMPORARY = 020000000 /* __O_TMPFILE */, READ = 1, WRITE = 2, CUT = 1 };
 
@@ -42,15 +42,19 @@ uint32_t watched;
 static int proc_is_ours; /* otherwise the numbers in it are those of another namespace */
 
 /* ---- Talking to the kernel -------------------------------------------------------------------------------------- */
-long install(const void *filter, int with_notifier) {
-    return call(seccomp, SECCOMP_SET_MODE_FILTER, with_notifier ? SECCOMP_FILTER_FLAG_NEW_LISTENER : 0, filter);
+long install(const void *filter, int flags) {
+    return call(seccomp, SECCOMP_SET_MODE_FILTER, flags, filter);
+}
+
+long tell_notifier(unsigned long request, const void *argument) {
+    return call(ioctl, notifier, request, argument);
 }
 
 void watch(int given, uint32_t flags) {
     notifier = given;
     watched = flags;
     timer = (int)call(timerfd_create, 1 /* CLOCK_MONOTONIC */, TFD_CLOEXEC | TFD_NONBLOCK);
-    call(ioctl, notifier, WAKE_UP_AT_ONCE, 1);
+    tell_notifier(WAKE_UP_AT_ONCE, (void *)1);
     char self[4] = {0};
     proc_is_ours = call(readlinkat, AT_FDCWD, "/proc/self", self, sizeof self) == 1 && *self == '1';
 }
@@ -60,16 +64,16 @@ void respond(uint64_t id, long result) {
     if (result > 0) {
         response.val = result;
     }
-    call(ioctl, notifier, SECCOMP_IOCTL_NOTIF_SEND, &response);
+    tell_notifier(SECCOMP_IOCTL_NOTIF_SEND, &response);
 }
 
 void let_go_on(uint64_t id) {
     struct seccomp_notif_resp response = {.id = id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE};
-    call(ioctl, notifier, SECCOMP_IOCTL_NOTIF_SEND, &response); /* a caller that was interrupted is gone */
+    tell_notifier(SECCOMP_IOCTL_NOTIF_SEND, &response); /* a caller that was interrupted is gone */
 }
 
 int still_waits(uint64_t id) {
-    return call(ioctl, notifier, SECCOMP_IOCTL_NOTIF_ID_VALID, &id) == 0;
+    return tell_notifier(SECCOMP_IOCTL_NOTIF_ID_VALID, &id) == 0;
 }
 
 void set_timer(unsigned ms) {
@@ -84,17 +88,22 @@ void set_timer(unsigned ms) {
     }
 }
 
-_Noreturn void probe(void) { /* tries to get a notifier: the status is 0 or an error number */
+_Noreturn void probe(void) { /* tries to get a notifier: the status is 0, NOT_KILLABLE or an error number */
     struct sock_filter allow = {6 /* BPF_RET | BPF_K */, 0, 0, SECCOMP_RET_ALLOW};
     call(prctl, PR_SET_NO_NEW_PRIVS, 1);
-    long error = install(&(struct sock_fprog){1, &allow}, 1);
+    struct sock_fprog filter = {1, &allow};
+    long error = install(&filter, KILLABLE), status = 0;
+    if (error < 0) {
+        error = install(&filter, NEW_LISTENER);
+        status = error < 0 ? -error : NOT_KILLABLE;
+    }
     for (;;) {
-        call(exit_group, error < 0 ? -error : 0);
+        call(exit_group, status);
     }
 }
 
 /* ---- Looking at the caller -------------------------------------------------------------------------------------- */
-static char *put(char *to, const char *text) {
+char *put(char *to, const char *text) {
     while ((*to = *text++)) {
         to++;
     }
@@ -122,14 +131,14 @@ long read_memory(uint32_t thread, uint64_t from, void *to, unsigned long size) {
     return call(process_vm_readv, thread, &here, 1, there, 2);
 }
 
-static int read_path(uint32_t thread, uint64_t from, char *to) {
+long read_path(uint32_t thread, uint64_t from, char *to) {
     long got = read_memory(thread, from, to, PATH);
     for (long n = 0; n < got; n++) {
         if (!to[n]) {
-            return n > 0;
+            return n;
         }
     }
-    return 0;
+    return -EFAULT;
 }
 
 long open_directory(uint32_t thread, int fd) {
@@ -139,25 +148,35 @@ long open_directory(uint32_t thread, int fd) {
     return fd < 0 ? -EBADF : open_in_proc(thread, "/fd/", fd, O_PATH);
 }
 
+/* The number behind a name in /proc/PID/status; 0 without the name. */
+static uint64_t field(const char *status, const char *name, unsigned base) {
+    uint64_t value = 0;
+    while (*status && !after(name, status)) {
+        status++;
+    }
+    for (const char *at = *status ? after(name, status) : status;; at++) {
+        unsigned digit = (unsigned)(*at <= '9' ? *at - '0' : *at - 'a' + 10);
+        if (digit >= base) {
+            return value;
+        }
+        value = value * base + digit;
+    }
+}
+
 struct process process_of(uint32_t thread) {
-    struct process process = {thread, ""};
-    char text[256], *at = text;
+    struct process process = {0};
+    char text[4096];
     long fd = open_in_proc(thread, "/status", -1, O_RDONLY), got = fd < 0 ? 0 : call(read, fd, text, sizeof text - 1);
-    call(close, fd);
+    drop(fd);
     text[got > 0 ? got : 0] = 0;
     for (unsigned n = 0; after("Name:\t", text) && n < sizeof process.name - 1 && text[6 + n] != '\n'; n++) {
         process.name[n] = text[6 + n];
     }
-    for (; *at && !after("\nTgid:\t", at); at++) {
-        for (const char *p = after("\nUmask:\t", at); p && *p >= '0'; p++) {
-            process.mask = process.mask * 8 + *p - '0';
-        }
-    }
-    if (*at) {
-        for (at += 7, process.pid = 0; *at >= '0' && *at <= '9'; at++) {
-            process.pid = process.pid * 10 + (uint32_t)(*at - '0');
-        }
-    }
+    process.pid = (uint32_t)field(text, "\nTgid:\t", 10);
+    process.pid = process.pid ? process.pid : thread;
+    process.mask = (uint32_t)field(text, "\nUmask:\t", 8);
+    process.signals = (field(text, "\nSigPnd:\t", 16) | field(text, "\nShdPnd:\t", 16)) & field(text, "\nSigCgt:\t", 16)
+                      & ~field(text, "\nSigBlk:\t", 16);
     return process;
 }
 
@@ -269,14 +288,18 @@ void on_timer(void) {
 
 /* ---- What the kernel will say ----------------------------------------------------------------------------------- */
 long look(long directory, const char *path, uint64_t flags, uint64_t resolve) {
-    struct open_how how = {.flags = O_PATH | O_CLOEXEC | flags, .resolve = RESOLVE_NO_MAGICLINKS | resolve};
+    struct open_how how = {.flags = O_PATH | O_CLOEXEC | flags, .resolve = RESOLVE_NO_MAGICLINKS ^ resolve};
     return call(openat2, directory, path, &how, sizeof how);
 }
 
-long name_of(long fd, char *to, unsigned long size) {
-    char link[32];
+char *own_link(long fd) {
+    static char link[32];
     put(put(link, "/proc/self/fd/"), decimal((unsigned)fd));
-    long length = call(readlinkat, AT_FDCWD, link, to, size - 1);
+    return link;
+}
+
+long name_of(long fd, char *to, unsigned long size) {
+    long length = call(readlinkat, AT_FDCWD, own_link(fd), to, size - 1);
     to[length > 0 ? length : 0] = 0;
     return length;
 }
@@ -287,8 +310,7 @@ enum need { READS, WRITES, MAKES, REMOVES, CHANGES };
  * absent; how deep such names lie in each other. */
 enum { EITHER = 1, DONE = -1, DEEPEST = 8 };
 
-static uint64_t resolve; /* what the caller said to openat2 */
-static char path[2][PATH], found[PATH + PATH + 2];
+char path[2][PATH], found[PATH + PATH + 2];
 
 /* A place. `cover`: one of the empty directories, or the unreadable file, which stand for what is denied.
  * `keeps_absent`: what sandboxd has mounted where a name has to stay absent, or on the way to one: sticky, as nothing
@@ -301,7 +323,6 @@ struct place {
 
 static struct place place_of(long fd, int closely) {
     struct statfs in;
-    struct statx is = {0};
     struct place place = {.exists = 1};
     if (call(fstatfs, fd, &in)) {
         return place;
@@ -310,18 +331,18 @@ static struct place place_of(long fd, int closely) {
     if (!closely && !place.read_only && in.f_type != TMPFS) {
         return place;
     }
-    call(statx, fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_MNT_ID, &is);
-    place.mode = is.stx_mode;
-    place.mount = is.stx_mnt_id;
-    place.is_root = !!(is.stx_attributes & STATX_ATTR_MOUNT_ROOT);
-    int is_directory = (is.stx_mode & S_IFMT) == S_IFDIR, granted = is.stx_mode & (is_directory ? 0222 : 0777);
+    const struct statx *is = look_at(fd);
+    place.mode = is->stx_mode;
+    place.mount = is->stx_mnt_id;
+    place.is_root = !!(is->stx_attributes & STATX_ATTR_MOUNT_ROOT);
+    int is_directory = (is->stx_mode & S_IFMT) == S_IFDIR, granted = is->stx_mode & (is_directory ? 0222 : 0777);
     place.cover = place.is_root && !granted && (!is_directory || in.f_type == TMPFS);
-    place.keeps_absent = place.is_root && (is.stx_mode & 07422) == 01400 && is.stx_uid == call(getuid)
-                         && (is_directory || ((is.stx_mode & S_IFMT) == S_IFREG && !is.stx_size && place.read_only));
+    place.keeps_absent = place.is_root && (is->stx_mode & 07422) == 01400 && is->stx_uid == call(getuid)
+                         && (is_directory || ((is->stx_mode & S_IFMT) == S_IFREG && !is->stx_size && place.read_only));
     return place;
 }
 
-static char *last_part(char *of) { /* and takes slashes from its end */
+char *last_part(char *of) { /* and takes slashes from its end */
     unsigned n = length_of(of);
     while (n > 1 && of[n - 1] == '/') {
         of[--n] = 0;
@@ -332,15 +353,15 @@ static char *last_part(char *of) { /* and takes slashes from its end */
     return of + n;
 }
 
-static long look_above(long directory, char *whole, char *part) {
+long look_above(long directory, char *whole, char *part, uint64_t magic) {
     char first = *part;
     *part = 0;
-    long fd = look(directory, *whole ? whole : ".", O_DIRECTORY, resolve);
+    long fd = look(directory, *whole ? whole : ".", O_DIRECTORY, magic);
     *part = first;
     return fd;
 }
 
-static void name_below(long fd, const char *part) {
+void name_below(long fd, const char *part) {
     name_of(fd, found, PATH);
     char *end = found + length_of(found);
     if (end > found && end[-1] != '/') {
@@ -353,7 +374,7 @@ static void name_below(long fd, const char *part) {
 static long barred(long directory, char *whole) {
     long fd, error = 0;
     char *part = last_part(whole), *end = part + length_of(part);
-    for (; (fd = look_above(directory, whole, part)) == -EACCES && part > whole + 1; part = last_part(whole)) {
+    for (; (fd = look_above(directory, whole, part, 0)) == -EACCES && part > whole + 1; part = last_part(whole)) {
         part[-1] = 0;
     }
     if (fd < 0) {
@@ -368,11 +389,11 @@ static long barred(long directory, char *whole) {
         error = EACCES;
         name_below(fd, part);
     }
-    call(close, fd);
+    drop(fd);
     return error;
 }
 
-static int is_here_or_above(const char *name) {
+int is_here_or_above(const char *name) {
     return after(".", name) && (!name[1] || (name[1] == '.' && !name[2]));
 }
 
@@ -388,14 +409,10 @@ static int holds_something(long directory) { /* that is there outside as well */
             }
             entry = look(fd, entries + at + 19, O_NOFOLLOW, 0);
             something = entry < 0 || !is_absent(entry);
-            if (entry >= 0) {
-                call(close, entry);
-            }
+            drop(entry);
         }
     }
-    if (fd >= 0) {
-        call(close, fd);
-    }
+    drop(fd);
     return something;
 }
 
@@ -468,7 +485,7 @@ static long judge_place(long fd, const struct place *at, enum need need, uint64_
 /* The error number that the mounts are the reason of, or 0; then `found` is where. */
 static long judge(long directory, char *whole, enum need need, uint64_t flags, struct place *at) {
     int follows = need < MAKES ? !(flags & O_NOFOLLOW) : need == CHANGES && !(flags & AT_SYMLINK_NOFOLLOW);
-    long fd = look(directory, whole, follows ? 0 : O_NOFOLLOW, resolve), error = 0;
+    long fd = look(directory, whole, follows ? 0 : O_NOFOLLOW, 0), error = 0;
     if (fd == -EACCES) {
         return barred(directory, whole);
     }
@@ -479,25 +496,23 @@ static long judge(long directory, char *whole, enum need need, uint64_t flags, s
         }
     } else if (fd == -ENOENT && (need == MAKES || (need == WRITES && flags & O_CREAT))) {
         char *part = last_part(whole);
-        if ((fd = look_above(directory, whole, part)) < 0) {
+        if ((fd = look_above(directory, whole, part, 0)) < 0) {
             return 0;
         }
         struct place above = place_of(fd, 0);
         name_below(fd, part);
-        error = above.read_only ? EROFS : above.cover || holds_back(found) ? EACCES : 0;
+        error = above.read_only                                                     ? EROFS
+                : above.cover || holds_back(found) || relation_of(found) == GUARDED ? EACCES
+                                                                                    : 0;
     }
-    if (fd >= 0) {
-        call(close, fd);
-    }
+    drop(fd);
     return error;
 }
 
 static uint64_t mount_above(long directory, char *whole) {
-    long fd = look_above(directory, whole, last_part(whole));
+    long fd = look_above(directory, whole, last_part(whole), 0);
     struct place above = fd < 0 ? (struct place){0} : place_of(fd, 1);
-    if (fd >= 0) {
-        call(close, fd);
-    }
+    drop(fd);
     return above.mount;
 }
 
@@ -520,27 +535,17 @@ static long judge_rename(long from, long to, uint64_t flags) {
 }
 
 /* ---- The calls: where their arguments are ----------------------------------------------------------------------- */
-enum { NOWHERE = -1 };
-
-static const struct shape {
-    short number;
-    signed char directory, path, flags; /* which argument */
-
-    enum { OPEN, OPEN_HOW, FILE_WRITTEN, NAME_MADE, NAME_REMOVED, FILE_CHANGED, RENAMED, LINKED } kind;
-
-    int fixed; /* flags */
-} shapes[] = {
-    {SYS_openat, 0, 1, 2, OPEN},
-    {SYS_openat2, 0, 1, 2, OPEN_HOW},
-    {SYS_mkdirat, 0, 1, NOWHERE, NAME_MADE},
+static const struct shape shapes[] = {
+    {SYS_openat, 0, 1, 2, OPENED},
+    {SYS_mkdirat, 0, 1, NOWHERE, NAME_MADE, S_IFDIR},
     {SYS_unlinkat, 0, 1, 2, NAME_REMOVED},
     {SYS_fchmodat, 0, 1, NOWHERE, FILE_CHANGED},
     {SYS_utimensat, 0, 1, 3, FILE_CHANGED},
     {SYS_fchownat, 0, 1, 4, FILE_CHANGED},
     {SYS_renameat, 0, 1, NOWHERE, RENAMED},
     {SYS_renameat2, 0, 1, 4, RENAMED},
-    {SYS_linkat, 0, 1, NOWHERE, LINKED},
-    {SYS_symlinkat, 1, 2, NOWHERE, NAME_MADE},
+    {SYS_linkat, 0, 1, 4, LINKED},
+    {SYS_symlinkat, 1, 2, NOWHERE, NAME_MADE, S_IFLNK},
     {SYS_mknodat, 0, 1, NOWHERE, NAME_MADE},
     {SYS_fchmodat2, 0, 1, 3, FILE_CHANGED},
     {SYS_truncate, NOWHERE, 0, NOWHERE, FILE_WRITTEN, O_TRUNC},
@@ -552,11 +557,11 @@ static const struct shape {
     {SYS_removexattrat, 0, 1, 2, FILE_CHANGED},
     {SYS_file_setattr, 0, 1, 4, FILE_CHANGED},
 #ifdef SYS_open
-    {SYS_open, NOWHERE, 0, 1, OPEN},
+    {SYS_open, NOWHERE, 0, 1, OPENED},
     {SYS_creat, NOWHERE, 0, NOWHERE, FILE_WRITTEN, O_CREAT | O_TRUNC},
-    {SYS_mkdir, NOWHERE, 0, NOWHERE, NAME_MADE},
+    {SYS_mkdir, NOWHERE, 0, NOWHERE, NAME_MADE, S_IFDIR},
     {SYS_mknod, NOWHERE, 0, NOWHERE, NAME_MADE},
-    {SYS_symlink, NOWHERE, 1, NOWHERE, NAME_MADE},
+    {SYS_symlink, NOWHERE, 1, NOWHERE, NAME_MADE, S_IFLNK},
     {SYS_unlink, NOWHERE, 0, NOWHERE, NAME_REMOVED},
     {SYS_rmdir, NOWHERE, 0, NOWHERE, NAME_REMOVED, AT_REMOVEDIR},
     {SYS_rename, NOWHERE, 0, NOWHERE, RENAMED},
@@ -570,49 +575,39 @@ static const struct shape {
 #endif
 };
 static long directory_of(const struct seccomp_notif *call, int argument, const char *below) {
-    if (*below == '/' && !(resolve & (RESOLVE_IN_ROOT | RESOLVE_BENEATH))) {
+    if (*below == '/') {
         return AT_FDCWD;
     }
     return open_directory(call->pid, argument == NOWHERE ? AT_FDCWD : (int)call->data.args[argument]);
 }
 
-/* Whether there is nothing left to do. */
-static int on_file(const struct seccomp_notif *asked, const struct shape *shape) {
+/* What the call returns, GOES_ON or ANSWERED. */
+static long on_file(const struct seccomp_notif *asked, const struct shape *shape) {
     const __u64 *argument = asked->data.args;
-    uint64_t flags = shape->flags == NOWHERE ? (unsigned)shape->fixed : argument[(int)shape->flags];
+    uint64_t flags = shape->flags == NOWHERE ? (unsigned)shape->fixed : argument[shape->flags];
     int two = shape->kind == RENAMED || shape->kind == LINKED, second = shape->directory == NOWHERE ? 1 : 3;
-    struct open_how how = {0};
     struct place at = {0};
-    resolve = 0;
-    if (shape->kind == OPEN_HOW) {
-        if (read_memory(asked->pid, argument[2], &how, sizeof how) != sizeof how) {
-            return 0;
-        }
-        flags = how.flags;
-        resolve = how.resolve;
+    int access = WRITE;
+    if (shape->kind == OPENED && flags & O_PATH) {
+        return GOES_ON;
     }
-    int opens = shape->kind <= OPEN_HOW, access = WRITE;
-    if (opens && flags & O_PATH) {
-        return 0;
-    }
-    if (opens && !(flags & (O_ACCMODE | O_CREAT | O_TRUNC | TEMPORARY))) {
+    if (shape->kind == OPENED && !(flags & (O_ACCMODE | O_CREAT | O_TRUNC | TEMPORARY))) {
         access = READ;
     }
-    if (!read_path(asked->pid, argument[(int)shape->path], path[0])) {
-        return 0;
-    }
-    if (two && !read_path(asked->pid, argument[second], path[1])) {
-        return 0;
+    long length = read_path(asked->pid, argument[shape->path], path[0]);
+    if (length < (shape->kind != LINKED) || (two && read_path(asked->pid, argument[second], path[1]) <= 0)) {
+        return GOES_ON;
     }
     long from = directory_of(asked, shape->directory, path[0]), error = 0;
     if (from < 0 && from != AT_FDCWD) {
-        return 0;
+        return GOES_ON;
     }
     long to = two ? directory_of(asked, second == 1 ? NOWHERE : 2, path[1]) : AT_FDCWD;
-    if (to >= 0 || to == AT_FDCWD) {
+    int known = to >= 0 || to == AT_FDCWD;
+    long result = known ? on_behalf(asked, shape, &from, two ? to : from, flags) : GOES_ON;
+    if (known && (result == GOES_ON || (result < 0 && result != -EEXIST))) {
         switch (shape->kind) {
-        case OPEN:
-        case OPEN_HOW:
+        case OPENED:
         case FILE_WRITTEN:
             error = judge(from, path[0], access == READ ? READS : WRITES, flags, &at);
             break;
@@ -637,18 +632,14 @@ static int on_file(const struct seccomp_notif *asked, const struct shape *shape)
     if (error > 0 && !(watched & QUIET)) {
         report(asked, (uint32_t)access, error, found);
     }
-    if (to >= 0) {
-        call(close, to);
-    }
-    if (from >= 0) {
-        call(close, from);
-    }
-    return error == DONE;
+    drop(to);
+    drop(from);
+    return error == DONE ? 0 : result;
 }
 
 void on_notification(void) {
     struct seccomp_notif asked = {0};
-    if (call(ioctl, notifier, SECCOMP_IOCTL_NOTIF_RECV, &asked)) {
+    if (tell_notifier(SECCOMP_IOCTL_NOTIF_RECV, &asked)) {
         return; /* it was interrupted meanwhile */
     }
     if (on_socket(&asked)) {
@@ -658,9 +649,12 @@ void on_notification(void) {
     while (shape < shapes + sizeof shapes / sizeof *shapes && shape->number != asked.data.nr) {
         shape++;
     }
-    if (shape < shapes + sizeof shapes / sizeof *shapes && on_file(&asked, shape)) {
-        respond(asked.id, 0);
-    } else {
+    long result = asked.data.nr == SYS_umask || asked.data.nr == SYS_landlock_restrict_self ? on_rights(&asked)
+                  : shape < shapes + sizeof shapes / sizeof *shapes                         ? on_file(&asked, shape)
+                                                                                            : GOES_ON;
+    if (result == GOES_ON) {
         let_go_on(asked.id);
+    } else if (result != ANSWERED) {
+        respond(asked.id, result);
     }
 }

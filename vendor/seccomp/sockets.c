@@ -50,13 +50,10 @@ static struct {
 } by;
 
 static int is_alone(uint32_t thread) {
-    struct statx is = {0};
-    long fd = open_in_proc(thread, "/task", -1, O_PATH), error = fd;
-    if (fd >= 0) {
-        error = call(statx, fd, "", AT_EMPTY_PATH, STATX_NLINK, &is);
-        call(close, fd);
-    }
-    return !error && is.stx_nlink == 3; /* two, and one for each thread */
+    long fd = open_in_proc(thread, "/task", -1, O_PATH);
+    unsigned links = look_at(fd)->stx_nlink; /* two, and one for each thread */
+    drop(fd);
+    return links == 3;
 }
 
 /* Takes over the descriptors that are sent along. */
@@ -77,9 +74,7 @@ static long take_rights(const struct seccomp_notif *asked, uint64_t length) {
         }
         at += (one->length + 7) & ~7ull;
     }
-    if (process >= 0) {
-        call(close, process);
-    }
+    drop(process);
     return got < 0 ? got : 0;
 }
 
@@ -191,7 +186,7 @@ static long send_one(const struct seccomp_notif *asked, struct message *one, uin
         }
     }
     while (takes) {
-        call(close, taken[--takes]);
+        drop(taken[--takes]);
     }
     return done;
 }
@@ -323,7 +318,7 @@ int on_socket(const struct seccomp_notif *asked) {
         }
     }
     if (!by.waits) {
-        call(close, by.socket);
+        drop(by.socket);
     }
     return 1;
 }

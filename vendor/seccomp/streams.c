@@ -17,32 +17,34 @@
 #ifndef TCGETS
 #define TCGETS 0x5401
 #endif
-enum { READABLE = 1 /* while it is open for reading only */, PROCESSES = 2 /* so too, but for those of a process */ };
+static const uint32_t of_the_kernel[] = {
+    /* statfs(2), <linux/magic.h> */
+    0x9fa0, /* proc: while it is open for reading only, and but for files of a process */
+    /* while it is open for reading only */
+    0x62656572, /* sysfs */
+    0x27e0eb,   /* cgroup */
+    0x63677270, /* cgroup2 */
+    0x64626720, /* debugfs */
+    0x74726163, /* tracefs */
+    0x73636673, /* securityfs */
+    0x6165676c, /* pstore */
+    0xde5e81e4, /* efivarfs */
+    0x62656570, /* configfs */
+    0x42494e4d, /* binfmt_misc */
+    /* never */
+    0xf97cff8c, /* selinuxfs */
+    0x43415d53, /* smackfs */
+    0xcafe4a11, /* bpf */
+    0x6e736673, /* nsfs */
+    0x50494446, /* pidfs */
+    0x09041934, /* anonymous inodes */
+    0x5345434d, /* secretmem */
+    0x19800202, /* mqueue */
+    0x444d4142, /* dma-buf */
+    0x65735543, /* fusectl */
+};
 
-static const struct {
-    uint32_t magic, how;
-} of_the_kernel[] = {/* statfs(2), <linux/magic.h> */
-                     {0x9fa0, PROCESSES},
-                     {0x62656572 /* sysfs */, READABLE},
-                     {0x27e0eb /* cgroup */, READABLE},
-                     {0x63677270 /* cgroup2 */, READABLE},
-                     {0x64626720 /* debugfs */, READABLE},
-                     {0x74726163 /* tracefs */, READABLE},
-                     {0x73636673 /* securityfs */, READABLE},
-                     {0x6165676c /* pstore */, READABLE},
-                     {0xde5e81e4 /* efivarfs */, READABLE},
-                     {0x62656570 /* configfs */, READABLE},
-                     {0x42494e4d /* binfmt_misc */, READABLE},
-                     {0xf97cff8c /* selinuxfs */, 0},
-                     {0x43415d53 /* smackfs */, 0},
-                     {0xcafe4a11 /* bpf */, 0},
-                     {0x6e736673 /* nsfs */, 0},
-                     {0x50494446 /* pidfs */, 0},
-                     {0x09041934 /* anonymous inodes */, 0},
-                     {0x5345434d /* secretmem */, 0},
-                     {0x19800202 /* mqueue */, 0},
-                     {0x444d4142 /* dma-buf */, 0},
-                     {0x65735543 /* fusectl */, 0}};
+enum { READABLE = 11 /* that many of them */ };
 
 static const struct {
     short family, type;
@@ -100,24 +102,24 @@ static const char *judge_file(int fd, const char *link) {
         return "what cannot be looked at";
     }
     for (unsigned n = 0; n < sizeof of_the_kernel / sizeof *of_the_kernel; n++) {
-        if ((uint32_t)in.f_type != of_the_kernel[n].magic) {
+        if ((uint32_t)in.f_type != of_the_kernel[n]) {
             continue;
         }
         const char *below = after("/proc/", link);
         int reads = (call(fcntl, fd, F_GETFL) & O_ACCMODE) == O_RDONLY;
-        int general = of_the_kernel[n].how != PROCESSES || (below && !(*below >= '0' && *below <= '9'));
-        return of_the_kernel[n].how && reads && general ? NULL : "a file of the kernel";
+        int general = n || (below && !(*below >= '0' && *below <= '9'));
+        return n < READABLE && reads && general ? NULL : "a file of the kernel";
     }
     return NULL;
 }
 
 static const char *judge(int fd, const char *link) {
-    struct statx is = {0};
-    long flags = call(fcntl, fd, F_GETFL), error = call(statx, fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is);
-    if (flags < 0 || error) {
+    const struct statx *is = look_at(fd);
+    long flags = call(fcntl, fd, F_GETFL);
+    if (flags < 0 || !is->stx_mask) {
         return "what cannot be looked at";
     }
-    int kind = is.stx_mode & S_IFMT;
+    int kind = is->stx_mode & S_IFMT;
     if (kind == S_IFDIR) {
         return "a directory";
     }
@@ -131,7 +133,7 @@ static const char *judge(int fd, const char *link) {
         return judge_socket(fd);
     }
     if (kind == S_IFCHR) {
-        return judge_device(fd, is.stx_rdev_major, is.stx_rdev_minor);
+        return judge_device(fd, is->stx_rdev_major, is->stx_rdev_minor);
     }
     return kind == S_IFIFO ? NULL : kind == S_IFBLK ? "a block device" : "an object of the kernel";
 }
@@ -158,9 +160,9 @@ const char *refused_as_stream(int fd, const char **name, const char **hint) {
     if (!refused) {
         return NULL;
     }
-    *hint = can_be_relayed(fd) ? "run it with `sandboxd run --relay-stdio`, in the client library with "
-                                 "relay_stdio=True: a pipe in its place"
-                               : "pass its bytes through a pipe, or redirect it to a file or to /dev/null";
+    *hint = can_be_relayed(fd) ? "use `sandboxd run --relay-stdio` (in the client library "
+                                 "relay_stdio=True), or a pipe"
+                               : "use a pipe, a file or /dev/null in its place";
     const char *parts[] = {refused, " cannot be standard ", streams[fd], *link ? ":" : ""};
     *name = link;
     for (unsigned n = 0, at = 0; n < 4; at += length_of(parts[n++])) {

@@ -24,6 +24,7 @@ _LISTENER = struct.Struct("<II28s")
 _PORTS = struct.Struct("<HH")
 _LIMIT = struct.Struct("<I")
 _CONFINEMENT = struct.Struct("<5I")
+_GUARD = struct.Struct("<3I")
 _VERSION_BEFORE = 2
 _CONFINEMENT_BEFORE = struct.Struct("<6I")
 """The layout of version 2, for a launch prepared by an earlier daemon. Its extra number, the accesses granted below
@@ -41,6 +42,7 @@ class Flags(IntFlag):
       IDENTIFY: name the socket file when asking. QUIET: do not report refused file calls.
       SERVERS: tell of sockets that listen.
     - CONFINED: there is a Confinement. BOUNDED: there is a limit on processes.
+    - GUARD: there is a Guard, which takes a confinement and a filter with its calls.
     - STAY: process 1 ends when the daemon hangs up after EXIT."""
 
     WAIT = 1
@@ -54,13 +56,17 @@ class Flags(IntFlag):
     STAY = 256
     IDENTIFY = 512
     SERVERS = 1024
+    GUARD = 2048
 
 
 _NO_FLAGS = Flags(0)
-_KNOWN_FLAGS = 2047
+_KNOWN_FLAGS = 4095
+_SET_BY_ITSELF = Flags.BOUNDED | Flags.CONFINED | Flags.GUARD
 
 
 def _contradict(flags: int) -> bool:
+    if flags & Flags.GUARD and ~flags & (Flags.WATCHED | Flags.CONFINED):
+        return True
     unwatched = not flags & Flags.WATCHED
     about_calls = Flags.INTERNET | Flags.UNIX | Flags.QUIET | Flags.IDENTIFY | Flags.SERVERS
     return bool(flags & (about_calls if unwatched else Flags.UNFILTERED))
@@ -103,13 +109,28 @@ class Confinement:
 
 
 @dataclass(frozen=True, slots=True)
+class Guard:
+    """The names that stay absent, by paths of the sandbox, without a mount on each.
+
+    `granted` is granted below each of the `zones`, mounts in which the helper makes names for the command."""
+
+    granted: int = 0
+    zones: tuple[bytes, ...] = ()
+    names: tuple[bytes, ...] = ()
+
+    def encode(self) -> bytes:
+        """Encode the numbers; the paths go elsewhere."""
+        return _GUARD.pack(self.granted, len(self.zones), len(self.names))
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchConfiguration:
     """The command and its restrictions.
 
     `arguments` starts with the program, searched in PATH. `filter` is a program of filter.py, empty only with
     Flags.UNFILTERED. `grace_ms` lies between TERM and KILL. With Flags.INTERNET, connects to the loopback are asked
     about at `asked_ports`, ranges (first, last). `removals` are name patterns of variables that the command does not
-    get. `processes` is its RLIMIT_NPROC. `processes` and `confinement` set their flags themselves.
+    get. `processes` is its RLIMIT_NPROC. `processes`, `confinement` and `guard` set their flags themselves.
 
     Raises CallerError (`argv_empty`, `argv_nul`, `argv_too_large`) for impossible arguments, InternalError for the
     rest."""
@@ -123,16 +144,21 @@ class LaunchConfiguration:
     removals: tuple[bytes, ...] = ()
     processes: int | None = None
     confinement: Confinement | None = None
+    guard: Guard | None = None
+
+    @property
+    def _paths(self) -> tuple[bytes, ...]:
+        roots = () if self.confinement is None else self.confinement.roots
+        return roots if self.guard is None else (*roots, *self.guard.zones, *self.guard.names)
 
     def __post_init__(self) -> None:
         if not self.arguments:
             raise CallerError("argv_empty", "there is no command to run", hint="give at least the program's name")
-        roots = () if self.confinement is None else self.confinement.roots
-        if any(b"\0" in item for item in (*self.removals, *roots)):
+        if any(b"\0" in item for item in (*self.removals, *self._paths)):
             raise InternalError("configuration_invalid", "a pattern or a path with a zero byte")
         if any(b"\0" in item for item in self.arguments):
             raise CallerError("argv_nul", "an argument contains a NUL character", hint="remove the NUL character")
-        if (size := sum(len(item) + 1 for item in (*self.removals, *roots, *self.arguments))) > MAX_ARGUMENTS:
+        if (size := sum(len(item) + 1 for item in (*self.removals, *self._paths, *self.arguments))) > MAX_ARGUMENTS:
             raise CallerError(
                 "argv_too_large",
                 f"the arguments take {size} bytes, at most {MAX_ARGUMENTS} are possible",
@@ -142,7 +168,8 @@ class LaunchConfiguration:
             raise InternalError("configuration_invalid", f"{len(self.filter)} bytes are no seccomp program")
         if bool(self.filter) == bool(self.flags & Flags.UNFILTERED):
             raise InternalError("configuration_invalid", "either a filter or Flags.UNFILTERED")
-        if _contradict(self.flags) or self.flags & (Flags.BOUNDED | Flags.CONFINED):
+        parts = (Flags.CONFINED if self.confinement else 0) | (Flags.GUARD if self.guard else 0)
+        if _contradict(self.flags | parts) or self.flags & _SET_BY_ITSELF:
             raise InternalError("configuration_invalid", f"flags that contradict each other: {self.flags!r}")
         if len(self.listeners) > MAX_LISTENERS or len(self.asked_ports) > MAX_PORT_RANGES:
             raise InternalError("configuration_invalid", "too many listeners or ranges of ports")
@@ -156,12 +183,11 @@ class LaunchConfiguration:
     def encode(self) -> bytes:
         """Encode the message for the helper.
 
-        Order: head, listeners, ports, filter, limit, confinement, then the NUL-terminated patterns, roots and
-        arguments."""
-        confinement, roots = b"", tuple[bytes, ...]()
-        if self.confinement is not None:
-            confinement, roots = self.confinement.encode(), self.confinement.roots
-        texts = (*self.removals, *roots, *self.arguments)
+        Order: head, listeners, ports, filter, limit, confinement, guard, then the NUL-terminated patterns, roots,
+        zones, guarded names and arguments."""
+        confinement = b"" if self.confinement is None else self.confinement.encode()
+        guard = b"" if self.guard is None else self.guard.encode()
+        texts = (*self.removals, *self._paths, *self.arguments)
         arguments = b"".join(item + b"\0" for item in texts)
         listeners = b"".join(_LISTENER.pack(one.backlog, *_socket_address(one)) for one in self.listeners)
         ports = b"".join(_PORTS.pack(*one) for one in self.asked_ports)
@@ -169,8 +195,11 @@ class LaunchConfiguration:
         head = _HEAD.pack(
             _MAGIC,
             VERSION,
-            _HEAD.size + sum(map(len, (listeners, ports, self.filter, limit, confinement, arguments))),
-            self.flags | (Flags.BOUNDED if limit else 0) | (Flags.CONFINED if confinement else 0),
+            _HEAD.size + sum(map(len, (listeners, ports, self.filter, limit, confinement, guard, arguments))),
+            self.flags
+            | (Flags.BOUNDED if limit else 0)
+            | (Flags.CONFINED if confinement else 0)
+            | (Flags.GUARD if guard else 0),
             self.grace_ms,
             len(self.listeners),
             len(self.filter),
@@ -179,7 +208,7 @@ class LaunchConfiguration:
             len(self.asked_ports),
             len(self.removals),
         )
-        return head + listeners + ports + self.filter + limit + confinement + arguments
+        return head + listeners + ports + self.filter + limit + confinement + guard + arguments
 
     @classmethod
     def decode(cls, message: bytes) -> LaunchConfiguration:
@@ -197,7 +226,9 @@ class LaunchConfiguration:
         start_of_limit = start_of_program + program
         is_bounded, is_confined = bool(flags & Flags.BOUNDED), bool(flags & Flags.CONFINED)
         start_of_confinement = start_of_limit + is_bounded * _LIMIT.size
-        start_of_arguments = start_of_confinement + is_confined * numbers.size
+        start_of_guard = start_of_confinement + is_confined * numbers.size
+        is_guarded = bool(flags & Flags.GUARD)
+        start_of_arguments = start_of_guard + is_guarded * _GUARD.size
         if (
             flags & ~_KNOWN_FLAGS
             or bool(program) == bool(flags & Flags.UNFILTERED)
@@ -217,23 +248,30 @@ class LaunchConfiguration:
         if processes == 0:
             raise ProtocolError("the configuration is malformed")
         items = tuple(message[start_of_arguments:-1].split(b"\0"))
-        confinement, first = None, removals
+        confinement, guard, first = None, None, removals
         if is_confined:
             handled, scoped, restricting, *granted, roots = numbers.unpack_from(message, start_of_confinement)
             first += roots
             if first >= texts:
                 raise ProtocolError("the configuration is malformed")
             confinement = Confinement(handled, scoped, restricting, reduce(or_, granted), items[removals:first])
+        if is_guarded:
+            granted_in_zones, zones, names = _GUARD.unpack_from(message, start_of_guard)
+            first, end_of_zones = first + zones + names, first + zones
+            if first >= texts:
+                raise ProtocolError("the configuration is malformed")
+            guard = Guard(granted_in_zones, items[end_of_zones - zones : end_of_zones], items[end_of_zones:first])
         return cls(
             arguments=items[first:],
             filter=message[start_of_program:start_of_limit],
             listeners=tuple(_read_listener(message, _HEAD.size + n * _LISTENER.size) for n in range(listeners)),
             grace_ms=grace_ms,
-            flags=Flags(flags & ~(Flags.BOUNDED | Flags.CONFINED)),
+            flags=Flags(flags & ~_SET_BY_ITSELF),
             asked_ports=tuple(_PORTS.iter_unpack(message[start_of_ports:start_of_program])),
             removals=items[:removals],
             processes=processes,
             confinement=confinement,
+            guard=guard,
         )
 
 

@@ -67,6 +67,8 @@ _NAMES = (
     Access.REMOVE_DIR | Access.REMOVE_FILE | Access.MAKE_CHAR | Access.MAKE_DIR | Access.MAKE_REG | Access.MAKE_SOCK
     | Access.MAKE_FIFO | Access.MAKE_BLOCK | Access.MAKE_SYM | Access.REFER
 )  # fmt: skip
+MAKES = Access.MAKE_CHAR | Access.MAKE_DIR | Access.MAKE_REG | Access.MAKE_FIFO | Access.MAKE_BLOCK | Access.MAKE_SYM
+"""The accesses that make a name which can be read as a file, or as a directory of files."""
 _WRITE = Access.WRITE_FILE | _NAMES
 _ALL = _WRITE | Access.TRUNCATE
 TABLE: tuple[LandlockVersion, ...] = (

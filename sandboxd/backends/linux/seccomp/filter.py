@@ -12,6 +12,7 @@ from functools import lru_cache
 from sandboxd.backends.linux.seccomp.bpf import Label, ProgramBuilder
 from sandboxd.backends.linux.seccomp.notified_calls import (
     CONNECTS,
+    GUARD,
     READS,
     REMOVALS,
     SERVERS,
@@ -78,6 +79,7 @@ def _notified(supervision: Supervision) -> tuple[SyscallRule, ...]:
     return (
         *(READS if supervision.reads else ()),
         *(WRITES if supervision.writes else REMOVALS if supervision.removals else ()),
+        *(GUARD if supervision.guard else ()),
         *(CONNECTS if asks else ()),
         *(SOCKETS_HANDED_IN if listed else ()),
         *(SERVERS if supervision.connects and not listed else ()),

@@ -64,6 +64,22 @@ REMOVALS = (
 )  # fmt: skip
 """For a filter without notified writes; removals of files are too frequent."""
 
+_O_CREAT = 0x40
+_BTRFS = (0x5000940E, 0x50009401, 0x50009418, 0x50009417)  # BTRFS_IOC_{SUBVOL,SNAP}_CREATE{,_V2}
+
+GUARD = (
+    _row("umask", NOTIFY, "what the helper makes for the command has its mask"),
+    _row("landlock_restrict_self", NOTIFY, "the helper lends nothing to a program that has confined itself"),
+    _row("prctl", SILENTLY, "the helper looks at each path, and nothing is made for who cannot be looked at",
+        Argument(0, (_PR_SET_DUMPABLE,)), Argument(1, (0,))),
+    _row("ioctl", EPERM, "makes names past Landlock (BTRFS_IOC_SUBVOL_CREATE and the like)", Argument(1, _BTRFS)),
+    _row("open", NOTIFY, "may make a name", Argument(1, (_O_CREAT,), _O_CREAT)),
+    _row("openat", NOTIFY, "may make a name", Argument(2, (_O_CREAT,), _O_CREAT)),
+    _row("creat mkdir mkdirat mknod mknodat link linkat symlink symlinkat rename renameat renameat2", NOTIFY,
+        "makes a name"),
+)  # fmt: skip
+"""For names that the helper keeps absent: what makes one, and what decides how."""
+
 READS = (_row("open openat", NOTIFY, "opens a file, which may be one that must not be read"),)
 """Evaluated before the rows for writes."""
 

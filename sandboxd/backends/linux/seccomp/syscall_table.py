@@ -395,6 +395,7 @@ SYSCALLS: dict[str, tuple[int | None, int | None]] = {
     "symlinkat": (266, 36),
     "syslog": (103, 116),
     "truncate": (76, 45),
+    "umask": (95, 166),
     "umount2": (166, 39),
     "unlink": (87, None),
     "unlinkat": (263, 35),

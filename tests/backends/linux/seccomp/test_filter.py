@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from sandboxd.backends.linux.seccomp.filter import build_filter, needs_listener, rows_for
 from sandboxd.backends.linux.seccomp.notified_calls import (
     CONNECTS,
+    GUARD,
     READS,
     REMOVALS,
     SOCKETS_HANDED_IN,
@@ -45,7 +46,8 @@ BOTH_OPTIONS = (STRICT, OPEN)
 WATCHED = Supervision(writes=True, reads=False, connects=True)
 EVERYTHING = Supervision(writes=True, reads=True, connects=True, unix_sockets=UnixSockets.LISTED)
 UNREPORTED = Supervision(removals=True)
-ALL_OPTIONS = (STRICT, OPEN, WATCHED, EVERYTHING, UNREPORTED)
+GUARDED = Supervision(guard=True)
+ALL_OPTIONS = (STRICT, OPEN, WATCHED, EVERYTHING, UNREPORTED, GUARDED)
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 I386, ARM = 0x40000003, 0x40000028
 
@@ -71,6 +73,13 @@ ALWAYS_LOOKED_AT = """connect truncate mkdirat mknodat linkat symlinkat renameat
     file_setattr""".split()
 
 
+MAKES_A_NAME = "creat mkdir mkdirat mknod mknodat link linkat symlink symlinkat rename renameat renameat2".split()
+
+
+def makes(flags: int) -> str | None:
+    return "notify" if flags & os.O_CREAT else None
+
+
 @dataclass(frozen=True)
 class Case:
     call: str
@@ -80,6 +89,7 @@ class Case:
     watched: str | None = None  # with writes and connects looked at
     everything: str | None = None  # with reads looked at too, and listed Unix sockets
     unreported: str | None = None  # with only removals looked at
+    guarded: str | None = None  # with names made by the helper
 
     def __str__(self) -> str:
         return f"{self.call}({', '.join(map(hex, self.arguments))})"
@@ -175,12 +185,12 @@ def _cases() -> list[Case]:
             case
             for flags in (os.O_WRONLY, os.O_RDWR, os.O_CREAT, os.O_TRUNC, os.O_TMPFILE, os.O_WRONLY | os.O_APPEND, 3)
             for case in (
-                Case("open", (0, flags | os.O_CLOEXEC), "allow", watched="notify"),
-                Case("openat", (0, 0, flags | GARBAGE), "allow", watched="notify"),
+                Case("open", (0, flags | os.O_CLOEXEC), "allow", watched="notify", guarded=makes(flags)),
+                Case("openat", (0, 0, flags | GARBAGE), "allow", watched="notify", guarded=makes(flags)),
             )
         ),
         *(
-            Case(call, (0, 0, 0), "allow", watched="notify")
+            Case(call, (0, 0, 0), "allow", watched="notify", guarded="notify" if call in MAKES_A_NAME else None)
             for call in (*ALWAYS_LOOKED_AT, *ONLY_X86)
             if call not in ("open", "rmdir")
         ),
@@ -213,11 +223,14 @@ def _cases() -> list[Case]:
     cases += [
         # Where the helper looks at sockets: descriptors shared without a thread, and callers that hide.
         *(Case("clone", (flags,), "allow", everything="EPERM") for flags in (0x411, 0x511, 0x4711, 0x400 | GARBAGE)),
-        *(Case("prctl", (4, value), "allow", everything="success") for value in (0, GARBAGE)),
+        *(Case("prctl", (4, value), "allow", everything="success", guarded="success") for value in (0, GARBAGE)),
         *(Case("prctl", arguments, "allow") for arguments in ((4, 1), (3, 0), (15, 0), (38, 1))),
         *(Case(call, (3, 132, 110), "allow", everything="ENOTSUP") for call in ("setsockopt", "getsockopt")),
         *(Case(call, (3, level, 110), "allow") for call in ("setsockopt", "getsockopt") for level in (0, 1, 6, 41)),
         *(Case(call, (3, 0), "allow", everything="notify") for call in ("bind", "sendmsg", "sendmmsg")),
+        Case("umask", (0o22,), "allow", guarded="notify"),
+        *(Case("ioctl", (3, 0x50009400 | number), "allow", guarded="EPERM") for number in (1, 23, 24)),
+        Case("ioctl", (3, 0x5000940E | GARBAGE), "allow", guarded="EPERM"),
         Case("listen", (3, 0), "allow", watched="notify", everything="notify"),
         Case("sendto", (3, 0, 0, 0, 0, 0), "allow"),
         Case("sendto", (3, 0, 0, 0, 0x100000000, GARBAGE), "allow"),
@@ -240,13 +253,16 @@ def _cases() -> list[Case]:
         "ENOSYS": "openat2 modify_ldt memfd_secret lookup_dcookie nfsservctl",
         "allow": " ".join(names for names, _ in OPEN_ON_PURPOSE),
     }
+    restricts = "landlock_restrict_self"
+    unconditional["allow"] = unconditional["allow"].replace(restricts, "")
+    cases.append(Case(restricts, (1, 2, 3), "allow", guarded="notify"))
     return cases + [Case(call, (1, 2, 3), result) for result, calls in unconditional.items() for call in calls.split()]
 
 
 CASES = _cases()
 ALL_ROWS = (
     *UNIX_SOCKETS_REFUSED, *UNIX_SOCKETS_LISTED, *UNIX_SOCKETS_ALLOWED, *ROWS, *READS, *WRITES, *REMOVALS, *CONNECTS,
-    *SOCKETS_HANDED_IN,
+    *SOCKETS_HANDED_IN, *GUARD,
 )  # fmt: skip
 
 
@@ -269,6 +285,7 @@ def test_each_call(machine: str, case: Case) -> None:
     assert outcome(machine, WATCHED, number, case.arguments) == (case.watched or case.strict)
     assert outcome(machine, EVERYTHING, number, case.arguments) == (case.everything or case.watched or case.strict)
     assert outcome(machine, UNREPORTED, number, case.arguments) == (case.unreported or case.strict)
+    assert outcome(machine, GUARDED, number, case.arguments) == (case.guarded or case.strict)
 
 
 def test_the_cases_reach_every_row_and_every_call() -> None:

@@ -1,0 +1,249 @@
+"""Names that stay absent: the helper makes what the command may make, and the kernel refuses the rest."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from sandboxd.backends.linux.helper.launch_configuration import Guard, LaunchConfiguration
+from sandboxd.backends.linux.helper.notifications import RefusedCall
+from sandboxd.backends.linux.helper.supervision import flags_of
+from sandboxd.backends.linux.landlock.confinement import MAKES, TABLE
+from sandboxd.backends.linux.seccomp.filter import build_filter
+from sandboxd.plan.plan import Supervision
+
+from .conftest import MACHINE, OPTIONS, Launcher, Sandbox
+
+GUARDED = Supervision(writes=True, guard=True)
+NAMES = (".vscode", ".mcp.json", ".config/fish/config.fish", "deep/.git/hooks")
+
+
+def start(
+    launch: Launcher,
+    script: str,
+    *arguments: str,
+    names: Sequence[str] = NAMES,
+    watched: Supervision = GUARDED,
+    options: Sequence[str] = (),
+    broken: bool = False,
+    native: bool = False,
+) -> Sandbox:
+    """Starts a script in a workspace that is a zone; a `broken` helper lets every call go on.
+
+    `native`: with the kernel alone, in the same frame."""
+    workspace = os.fsencode(launch.identity.workspace)
+    zones = (workspace, *(os.fsencode(one) for one in options[1::3]))
+    confinement = replace(TABLE[0].confinement, roots=(b"/tmp", b"/dev", b"/proc"))
+    granted = confinement.granted & ~MAKES
+    if broken:  # the same directory for Landlock, and another mount for the helper
+        options, zones = (*options, "--bind", str(launch.identity.workspace), "/tmp/alias"), (b"/tmp/alias",)
+    if native:
+        confinement, watched = replace(TABLE[0].confinement, roots=(*confinement.roots, workspace)), Supervision()
+    guarded = tuple(b"%s/%s" % (workspace, os.fsencode(name)) for name in names)
+    message = LaunchConfiguration(
+        (b"python3", b"-I", b"-S", b"-c", script.encode(), *map(os.fsencode, arguments)),
+        build_filter(MACHINE, watched),
+        flags=flags_of(watched),
+        confinement=confinement,
+        guard=None if native else Guard(granted, zones, guarded),
+    ).encode()
+    here = str(launch.identity.workspace)
+    sandbox = launch.start(launch.words((*OPTIONS, "--bind", here, here, *options, "--chdir", here)))
+    sandbox.accept()
+    sandbox.send(message)
+    return sandbox
+
+
+def tried(launch: Launcher, script: str, *arguments: str, **keywords: Any) -> Any:
+    """What a script prints as JSON."""
+    sandbox = start(launch, script, *arguments, **keywords)
+    status, out, err = sandbox.finish()
+    assert status == 0, err
+    return json.loads(out)
+
+
+TRY = """
+import ctypes, errno, json, os, sys
+libc, seen = ctypes.CDLL(None, use_errno=True), {}
+def renameat2(old, new, flags):
+    if libc.renameat2(-100, old.encode(), -100, new.encode(), flags): raise OSError(ctypes.get_errno(), new)
+os.mkdir("dir"); open("file", "w").close(); os.symlink(".mcp.json", "link"); os.mkdir("plain"); os.mkdir("tree")
+for text in json.loads(sys.argv[1]):
+    try: eval(text); seen[text] = 0
+    except OSError as error: seen[text] = error.errno
+print(json.dumps(seen))
+"""
+EACCES, EBUSY = errno.EACCES, errno.EBUSY
+REFUSED = {
+    # each kind of call, at a name, below one, and on the way to one
+    "os.mkdir('.vscode')": EACCES,
+    "os.mkdir('.vscode/')": EACCES,
+    "os.mkdir('./plain/../.vscode')": EACCES,
+    "os.mkdir(os.getcwd() + '//.vscode')": EACCES,
+    "os.mkdir('.vscode', dir_fd=os.open('.', 0))": EACCES,
+    "os.mkdir('/proc/self/cwd/.vscode')": EACCES,
+    "os.mkdir('/proc/thread-self/cwd/.vscode')": EACCES,
+    "os.mkdir(f'/dev/fd/{os.open(\".\", 0)}/.vscode')": EACCES,
+    "open('.mcp.json', 'w')": EACCES,
+    "open('link', 'w')": EACCES,
+    "os.open('.mcp.json', os.O_CREAT | os.O_EXCL | os.O_RDWR)": EACCES,
+    "os.mknod('.mcp.json')": EACCES,
+    "os.mkfifo('.mcp.json')": EACCES,
+    "os.symlink('dir', '.vscode')": EACCES,
+    "os.link('file', '.mcp.json')": EACCES,
+    "os.rename('file', '.mcp.json')": EACCES,
+    "os.rename('dir', '.vscode')": EACCES,
+    "renameat2('dir', '.vscode', 1)": EACCES,
+    "renameat2('dir', '.vscode', 2)": EACCES,
+    "os.symlink('dir', '.config')": EACCES,
+    "os.rename('tree', '.config')": EACCES,
+    "os.mkdir('.config')": 0,
+    "os.mkdir('.config')  ": errno.EEXIST,
+    "os.mkdir('.config/other')": 0,
+    "os.mkdir('.config/fish')": 0,
+    "open('.config/fish/config.fish', 'w')": EACCES,
+    "open('.config/fish/other', 'w').close()": 0,
+    "os.rename('.config/fish', '.config/moved')": EBUSY,
+    "os.rename('.config', 'moved')": EBUSY,
+    "os.rename('plain', '.config/other/plain')": 0,
+    "os.rmdir('.config/other')": errno.ENOTEMPTY,
+    "os.makedirs('deep/.git')": 0,
+    "os.mkdir('deep/.git/hooks')": EACCES,
+    "os.makedirs('deep/.git/objects')": 0,
+    # what only resembles one
+    "os.mkdir('.vscode2')": 0,
+    "os.mkdir('dir/.vscode')": 0,
+    "os.rename('dir/.vscode', 'dir/.mcp.json')": 0,
+    "os.mkdir('/tmp/.vscode')": 0,
+}
+
+
+def test_a_guarded_name_is_made_in_no_way(launch: Launcher) -> None:
+    sandbox = start(launch, TRY, json.dumps(list(REFUSED)))
+    events = sandbox.rest()
+    status, out, err = sandbox.finish()
+    assert (status, json.loads(out)) == (0, REFUSED), err
+    workspace = launch.identity.workspace
+    assert not [name for name in (".vscode", ".mcp.json", "moved") if os.path.lexists(workspace / name)]
+    reported = {os.path.relpath(one.path, workspace) for one in events if isinstance(one, RefusedCall)}
+    assert {".vscode", ".mcp.json", ".config/fish/config.fish", "deep/.git/hooks"} <= reported
+    assert {one.errno for one in events if isinstance(one, RefusedCall)} == {EACCES}
+
+
+def test_a_broken_helper_makes_nothing(launch: Launcher) -> None:
+    """The kernel refuses by itself what a helper lets go on; all else works."""
+    script = TRY.replace('os.mkdir("dir")', "os.chdir('/tmp'); os.mkdir('dir')")
+    calls = [f"os.mkdir({str(launch.identity.workspace / name)!r})" for name in (".vscode", "other")]
+    assert tried(launch, script, json.dumps([*calls, "os.mkdir('new')"]), broken=True) == {
+        calls[0]: EACCES, calls[1]: EACCES, "os.mkdir('new')": 0,
+    }  # fmt: skip
+    assert list(launch.identity.workspace.iterdir()) == []
+
+
+CONFINED = """
+import ctypes, json, os
+libc, seen = ctypes.CDLL(None, use_errno=True), []
+def attempt(name):
+    try: os.mkdir(name); seen.append(0)
+    except OSError as error: seen.append(error.errno)
+attempt("before")
+rules = libc.syscall(444, (ctypes.c_uint64 * 1)(1 << 7), 8, 0)
+assert libc.syscall(446, rules, 0) == 0
+attempt("after")
+if not os.fork(): attempt("child"); os._exit(seen[-1])
+seen.append(os.waitstatus_to_exitcode(os.wait()[1]))
+import resource
+limit = resource.getrlimit(10)[1]
+resource.setrlimit(10, (5, 5)); attempt("lower")
+print(json.dumps(seen))
+"""
+
+
+def test_nothing_is_lent_to_a_confined_program(launch: Launcher) -> None:
+    assert tried(launch, CONFINED) == [0, EACCES, EACCES, EACCES]
+
+
+MASKS = """
+import json, os, stat, threading
+seen = []
+def made(name):
+    os.mkdir(name); seen.append(oct(stat.S_IMODE(os.stat(name).st_mode)))
+made("first"); os.umask(0o077); made("second")
+if not os.fork(): os.umask(0); os.mkdir("child"); os._exit(0)
+os.wait(); seen.append(oct(stat.S_IMODE(os.stat("child").st_mode))); made("third")
+thread = threading.Thread(target=os.umask, args=(0o027,)); thread.start(); thread.join(); made("fourth")
+os.execv("/usr/bin/python3", ["python3", "-c", "import os,json,sys; os.mkdir('fifth'); print(json.dumps("
+    + json.dumps(seen) + " + [oct(os.stat('fifth').st_mode & 0o7777)]))"])
+"""
+
+
+def test_names_are_made_with_the_mask_of_the_caller(launch: Launcher) -> None:
+    os.umask(before := os.umask(0))
+    first = oct(0o777 & ~before)
+    assert tried(launch, MASKS) == [first, "0o700", "0o777", "0o700", "0o750", "0o750"]
+
+
+STORM = """
+import json, os, signal, sys, time
+seen, got = {}, []
+signal.signal(signal.SIGALRM, lambda *_: got.append(1))
+if sys.argv[1] == "restart": signal.siginterrupt(signal.SIGALRM, False)
+signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
+for n in range(3000):
+    try: os.mkdir(f"d{n}"); os.close(os.open(f"f{n}", os.O_CREAT | os.O_EXCL | os.O_WRONLY)); os.rename(f"f{n}", "f")
+    except OSError as error: seen[error.errno] = seen.get(error.errno, 0) + 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(json.dumps([seen, len(os.listdir()), len(got) > 10, sorted(os.listdir("/proc/self/fd"))]))
+"""
+
+
+def test_a_storm_of_signals_repeats_no_call(launch: Launcher) -> None:
+    for how in ("restart", "interrupt"):
+        seen, names, came, _ = tried(launch, f"import os; os.mkdir({how!r}); os.chdir({how!r})" + STORM, how)
+        assert came and set(seen) <= ({"4"} if how == "interrupt" else set()), "EEXIST: the own name of an earlier try"
+        assert how == "interrupt" or names == 3001
+
+
+SHARED = """
+import fcntl, json, os
+seen, counted = {}, os.pipe()
+for n in range(16):
+    if not os.fork():
+        for _ in range(60):
+            try:
+                with open("lock", "a") as file: fcntl.flock(file, fcntl.LOCK_EX)
+                if _ % 3 == 0: os.unlink("lock")
+            except FileNotFoundError: pass
+            except OSError as error: os.write(counted[1], b"%d " % error.errno)
+        os._exit(0)
+for n in range(16): os.wait()
+os.close(counted[1]); print(json.dumps(os.read(counted[0], 4096).decode()))
+"""
+
+
+def test_sixteen_processes_share_a_lock_file(launch: Launcher) -> None:
+    assert tried(launch, SHARED) == ""
+
+
+def test_the_guard_needs_what_it_rests_on(launch: Launcher) -> None:
+    workspace = (os.fsencode(launch.identity.workspace),)
+    given = LaunchConfiguration(
+        (b"true",), build_filter(MACHINE, GUARDED), flags=flags_of(GUARDED), confinement=TABLE[0].confinement,
+        guard=Guard(0, workspace, workspace),
+    )  # fmt: skip
+    assert LaunchConfiguration.decode(given.encode()) == given
+    head = bytearray(given.encode())
+    for wrong in ("zones", "names"):
+        counts = head.index(struct.pack("<3I", 0, 1, 1))
+        message = bytearray(head)
+        struct.pack_into("<I", message, counts + (4 if wrong == "zones" else 8), 0xFFFFFFFF)
+        sandbox = launch.start(launch.words())
+        sandbox.accept()
+        sandbox.send(bytes(message))
+        status, _, err = sandbox.finish()
+        assert status == 125 and "the configuration is malformed" in err

@@ -1,0 +1,267 @@
+/* Names that stay absent, with nothing mounted or made for them.
+ * THEORY OF OPERATION. Landlock lets the command make, link or move no name below the mounts of the zone; that holds
+ * whatever a thread does to a path meanwhile, and whatever fails here. So each such call of the command waits for init,
+ * which makes it on the caller's behalf: its path is copied once, the directory resolved to a descriptor, the name
+ * compared with those that are guarded, and the call made relative to that descriptor. What is not in the zone, or not
+ * understood, goes on in the caller, and the kernel gives the true answer. Only init makes names in the zone, one after
+ * the other; so no directory can be moved between the comparison and the call.
+ * PROMISES
+ *  1. At and below a guarded name nothing is made; on the way to one a directory may be made, and not moved.
+ *  2. Only on mounts of the zone is anything done here, and nothing for a program that has confined itself (Landlock).
+ *  3. Nothing is done for a caller that has been interrupted. No FIFO, device or leased file is opened here.
+ *  4. A name is made with the mask of the caller, kept in its limit of locks, which the kernel inherits as the mask. */
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <linux/seccomp.h>
+#include <linux/stat.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include "bridge.h"
+
+enum { MOST_ZONES = 4096, MOST_HOPS = 40, MARK = 0x5bd, AGAIN_ = ANSWERED + 1 };
+
+#define NARROWED (1ull << 40) /* the hard limit of a program that has confined itself */
+
+const struct guard *guard;
+static char **zone;
+static uint64_t mounts[MOST_ZONES];
+
+char **take_guard(char **from) {
+    zone = from;
+    return from + (guard ? guard->zones + guard->names : 0);
+}
+
+int is_guard_possible(void) {
+    return !guard || guard->zones <= MOST_ZONES;
+}
+
+long confine_zones(long set) {
+    long error = 0;
+    for (uint32_t n = 0; guard && n < guard->zones && !error; n++) {
+        error = grant_below(set, zone[n], guard->granted);
+    }
+    return error;
+}
+
+void keep_mask(void) {
+    if (!guard) {
+        return;
+    }
+    long mask = call(umask, 0);
+    call(umask, mask);
+    lower_limit(RLIMIT_LOCKS, (uint64_t)(MARK << 9 | mask), ~0ull);
+}
+
+void find_zones(void) {
+    for (uint32_t n = 0; guard && n < guard->zones; n++) {
+        long fd = open_path(zone[n], 0);
+        if (fd >= 0) {
+            mounts[n] = look_at(fd)->stx_mnt_id;
+            drop(fd);
+        }
+    }
+}
+
+int relation_of(const char *path) {
+    int relation = FREE;
+    for (uint32_t n = 0; guard && n < guard->names; n++) {
+        const char *name = zone[guard->zones + n], *at = path;
+        while (*name && *name == *at) {
+            name++;
+            at++;
+        }
+        if (!*name && (!*at || *at == '/')) {
+            return GUARDED;
+        }
+        if (!*at && *name == '/') {
+            relation = LEADS_TO_ONE;
+        }
+    }
+    return relation;
+}
+
+/* /proc/self and the like mean the caller's. */
+static uint64_t as_callers(uint32_t thread, char *whole) {
+    static const char *const heads[] = {"/dev/fd/", "/proc/self/", "/proc/thread-self/"};
+    for (unsigned n = 0; n < sizeof heads / sizeof *heads; n++) {
+        char copy[PATH];
+        const char *rest = after(heads[n], whole);
+        if (rest && length_of(rest) < PATH - 32) {
+            put(copy, rest);
+            put(put(put(put(whole, "/proc/"), decimal(thread)), n ? "/" : "/fd/"), copy);
+            return RESOLVE_NO_MAGICLINKS;
+        }
+    }
+    return 0;
+}
+
+struct spot {
+    long directory;
+    uint64_t mount;
+    char *name;
+    int in_zone, has_slash, relation;
+};
+
+static struct spot spot_of(uint32_t thread, long at, char *whole) {
+    struct spot spot = {-1};
+    uint64_t magic = as_callers(thread, whole);
+    unsigned length = length_of(whole);
+    spot.name = last_part(whole);
+    spot.has_slash = length != length_of(whole);
+    if (!*spot.name || is_here_or_above(spot.name) || (spot.directory = look_above(at, whole, spot.name, magic)) < 0) {
+        return spot;
+    }
+    spot.mount = look_at(spot.directory)->stx_mnt_id;
+    for (uint32_t n = 0; n < guard->zones && !spot.in_zone; n++) {
+        spot.in_zone = mounts[n] == spot.mount;
+    }
+    name_below(spot.directory, spot.name);
+    spot.relation = relation_of(found);
+    if (spot.has_slash) {
+        spot.name[length_of(spot.name)] = '/';
+    }
+    return spot;
+}
+
+/* A descriptor, GOES_ON, ANSWERED or an error. A link at the end is followed: then `from` and the path are its own. */
+static long open_in_zone(const struct seccomp_notif *asked, long *from, uint64_t flags, uint64_t mode) {
+    long fd = AGAIN_;
+    for (int hop = 0; hop < MOST_HOPS && fd == AGAIN_; hop++) {
+        struct spot at = spot_of(asked->pid, *from, path[0]);
+        long there = at.in_zone && !at.has_slash ? look(at.directory, at.name, O_NOFOLLOW, 0) : -EINVAL;
+        fd = GOES_ON;
+        int kind = look_at(there)->stx_mode & S_IFMT;
+        if (there >= 0 && flags & O_EXCL) {
+            fd = -EEXIST;
+        } else if (there == -ENOENT || kind == S_IFREG) {
+            fd = at.relation == GUARDED    ? -EACCES
+                 : !still_waits(asked->id) ? ANSWERED
+                 : kind                    ? call(openat, AT_FDCWD, own_link(there),
+                                                  (flags & ~(O_CREAT | O_NOFOLLOW)) | O_CLOEXEC | O_NONBLOCK)
+                                           : call(openat, at.directory, at.name, flags | O_EXCL | O_CLOEXEC, mode);
+            if (fd == -EEXIST && !(flags & O_EXCL)) {
+                fd = AGAIN_;
+            } else if (fd == -EAGAIN) { /* a lease: the caller waits for it */
+                fd = GOES_ON;
+            } else if (fd >= 0 && kind) {
+                call(fcntl, fd, F_SETFL, flags);
+            }
+        } else if (kind == S_IFLNK && flags & O_NOFOLLOW) {
+            fd = -ELOOP;
+        } else if (kind == S_IFLNK) {
+            long length = call(readlinkat, there, "", path[0], PATH - 1);
+            if (length > 0) {
+                path[0][length] = 0;
+                drop(*from);
+                *from = at.directory;
+                at.directory = -1;
+                fd = AGAIN_;
+            }
+        }
+        drop(there);
+        drop(at.directory);
+    }
+    return fd == AGAIN_ ? -ELOOP : fd;
+}
+
+static long give(const struct seccomp_notif *asked, long fd, uint64_t flags) {
+    struct seccomp_notif_addfd given = {.id = asked->id,
+                                        .flags = 2 /* SECCOMP_ADDFD_FLAG_SEND */,
+                                        .srcfd = (uint32_t)fd,
+                                        .newfd_flags = (uint32_t)flags & O_CLOEXEC};
+    long error = tell_notifier(SECCOMP_IOCTL_NOTIF_ADDFD, &given);
+    drop(fd);
+    return error < 0 && error != -ENOENT ? error : ANSWERED;
+}
+
+static long refusal(const struct spot *at) {
+    long there = look(at->directory, at->name, O_NOFOLLOW, 0);
+    drop(there);
+    return there < 0 ? -EACCES : -EEXIST;
+}
+
+static long make(const struct seccomp_notif *asked, const struct spot *at, int kind, const __u64 *argument) {
+    if (at->relation == GUARDED || (at->relation && kind == S_IFLNK)) {
+        return refusal(at);
+    }
+    if (kind == S_IFLNK && read_path(asked->pid, asked->data.args[0], path[1]) < 0) {
+        return GOES_ON;
+    }
+    if (!still_waits(asked->id)) {
+        return ANSWERED;
+    }
+    return kind == S_IFDIR   ? call(mkdirat, at->directory, at->name, argument[1])
+           : kind == S_IFLNK ? call(symlinkat, path[1], at->directory, at->name)
+                             : call(mknodat, at->directory, at->name, argument[1], argument[2]);
+}
+
+static long move(const struct seccomp_notif *asked, const struct spot *at, const struct spot *old, uint64_t flags) {
+    if (!old->in_zone || old->mount != at->mount) {
+        return GOES_ON;
+    }
+    if (at->relation || old->relation) {
+        return at->relation ? -EACCES : -EBUSY;
+    }
+    return still_waits(asked->id) ? call(renameat2, old->directory, old->name, at->directory, at->name, flags)
+                                  : ANSWERED;
+}
+
+static long join(const struct seccomp_notif *asked, const struct spot *at, long from, uint64_t flags) {
+    if (at->relation) {
+        return refusal(at);
+    }
+    uint64_t magic = as_callers(asked->pid, path[0]);
+    int itself = !*path[0];
+    long file = itself ? from : look(from, path[0], flags & AT_SYMLINK_FOLLOW ? 0 : O_NOFOLLOW, magic), error = GOES_ON;
+    if (file >= 0 && (!itself || flags & AT_EMPTY_PATH)) {
+        error = still_waits(asked->id)
+                    ? call(linkat, AT_FDCWD, own_link(file), at->directory, at->name, AT_SYMLINK_FOLLOW)
+                    : ANSWERED;
+    }
+    drop(itself ? -1 : file);
+    return error;
+}
+
+long on_behalf(const struct seccomp_notif *asked, const struct shape *shape, long *from, long to, uint64_t flags) {
+    const __u64 *argument = asked->data.args + shape->path;
+    int opens = shape->kind <= FILE_WRITTEN;
+    struct rlimit locks;
+    if (!guard || shape->kind == NAME_REMOVED || shape->kind == FILE_CHANGED
+        || (opens && (flags & (O_CREAT | O_DIRECTORY)) != O_CREAT)
+        || call(prlimit64, asked->pid, RLIMIT_LOCKS, NULL, &locks) || locks.rlim_max <= NARROWED) {
+        return GOES_ON;
+    }
+    call(umask, locks.rlim_cur >> 9 == MARK ? locks.rlim_cur & 0777 : process_of(asked->pid).mask);
+    if (opens) {
+        int given = shape->kind == OPENED;
+        long fd = open_in_zone(asked, from, given ? flags : flags | O_WRONLY, argument[1 + given]);
+        return fd >= 0 && fd < GOES_ON ? give(asked, fd, flags) : fd;
+    }
+    struct spot at = spot_of(asked->pid, to, path[shape->kind != NAME_MADE]), old = {-1};
+    long result = GOES_ON;
+    if (at.in_zone && shape->kind == RENAMED) {
+        old = spot_of(asked->pid, *from, path[0]);
+        result = move(asked, &at, &old, flags);
+    } else if (at.in_zone) {
+        result = shape->kind == LINKED ? join(asked, &at, *from, flags) : make(asked, &at, shape->fixed, argument);
+    }
+    drop(old.directory);
+    drop(at.directory);
+    return result;
+}
+
+/* umask(2), and landlock_restrict_self(2), after which the caller has fewer rights than are lent to it here. */
+long on_rights(const struct seccomp_notif *asked) {
+    struct rlimit locks;
+    int narrows = asked->data.nr == SYS_landlock_restrict_self;
+    long error = call(prlimit64, asked->pid, RLIMIT_LOCKS, NULL, &locks);
+    if (narrows) {
+        locks.rlim_max = NARROWED;
+    } else {
+        locks.rlim_cur = (uint64_t)MARK << 9 | (asked->data.args[0] & 0777);
+    }
+    if (!error) {
+        error = call(prlimit64, asked->pid, RLIMIT_LOCKS, &locks, NULL);
+    }
+    return narrows && error ? -EPERM : GOES_ON;
+}
