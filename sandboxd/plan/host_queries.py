@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 from sandboxd.errors import PolicyError
 from sandboxd.plan.request import DEFAULT_SHELLS, Place
 from sandboxd.policy.model import FilePolicy, Missing, NetworkPolicy, PathRule, Policy
-from sandboxd.policy.paths.protected_names import SKIPPED_DIRECTORIES, ProtectedIn, begun_names, rows
+from sandboxd.policy.paths.protected_names import (
+    SKIPPED_DIRECTORIES,
+    ProtectedIn,
+    begun_names,
+    login_directory,
+    rows,
+)
 from sandboxd.policy.paths.rule_paths import quoted
 from sandboxd.policy.sockets.control_sockets import FINDABLE, usual_places
 
@@ -85,7 +91,9 @@ def list_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_S
     places += [place.temporary_base, place.runtime_dir, *place.private]
     places += [path for path, _ in place.name_files if place.captured]
     places += _socket_paths(policy.network, place)
+    of_login = login_directory(place.uid)
     at_home = [posixpath.join(place.home, row.name) for row in rows(ProtectedIn.HOME)]
+    at_home += [of_login, *(posixpath.join(of_login, row.name) for row in rows(ProtectedIn.RUNTIME))]
     at_top = [posixpath.join(root, name) for root in roots for name in top_names()]
     return HostQueries(
         paths=_unique(

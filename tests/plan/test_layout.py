@@ -88,6 +88,17 @@ def test_a_repository_with_an_editors_folder() -> None:
     assert ("/home/u/work/.git/commondir",) in made.view.watched
 
 
+def test_the_directory_of_a_login_starts_nothing() -> None:
+    """Neither opened by a rule, with what the service manager and the bus start, nor as a working directory."""
+    host = FakeHost({"/run/user/1000/systemd/": "", "/run/user/1000/bus": ""})
+    lines = mounts(layout(host, FilePolicy(allow_write=rules("/run/user/1000"))))
+    assert [line for line in lines if "/run/user/1000" in line and "/." not in line] == [
+        "writable /run/user/1000", "read-only /run/user/1000/bus", "refuse-name /run/user/1000/dbus-1",
+        "mask-directory /run/user/1000/sandboxd", "read-only /run/user/1000/systemd",
+    ]  # fmt: skip
+    assert "writable /run/user/1000" not in mounts(layout(host, cwd="/run/user/1000", project_root="/run/user/1000"))
+
+
 def test_nested_lists_are_mounted_parents_first() -> None:
     host = FakeHost({f"/srv/{name}/": "" for name in ("a/b/c/d", "a/x/y")})
     files = FilePolicy(

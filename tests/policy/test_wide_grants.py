@@ -46,7 +46,7 @@ def test_an_ordinary_path(path: str) -> None:
 STARTED = (
     "~/.ssh ~/.ssh/authorized_keys ~/.bashrc ~/.profile ~/.config/autostart ~/.config/autostart/x.desktop ~/.local/bin "
     "~/.config/systemd ~/.config/systemd/user ~/.config ~/.local ~/.zshrc ~/.gitconfig ~/.vimrc ~/bin ~/go/bin "
-    "~/x/.vscode "
+    "~/x/.vscode /run/user/1000 "
     "/etc/cron.d /etc/cron.d/x /etc/profile.d /etc/ld.so.preload /etc/systemd/system /usr/lib/python3 /usr/local/sbin "
     "/var/spool/cron /var/spool/cron/crontabs/me /run/systemd /run/user/1000/systemd/private /opt/tool/bin /boot/x "
     "/lib/systemd /root/.bashrc /nix/store ~/.pyenv/versions ~/.cargo ~/.cargo/bin ~/.config/nvim ~/.npmrc ~/.docker "

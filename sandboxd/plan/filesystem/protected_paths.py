@@ -20,6 +20,7 @@ from sandboxd.policy.paths.protected_names import (
     Absent,
     ProtectedIn,
     ProtectedName,
+    login_directory,
     may_lift,
     names_around,
     names_begun_by,
@@ -43,10 +44,10 @@ def add_guards(table: PathTable, files: FilePolicy, place: Place, facts: Facts, 
         table.add_links(resolved, guard=True)
     for path in files.settings_files:
         _protect(table, facts.paths[path], SETTINGS_FILE)
-    home = facts.paths[place.home]
-    if home.kind is PathKind.DIRECTORY:
-        for row in rows(ProtectedIn.HOME):
-            _protect(table, facts.paths[posixpath.join(place.home, row.name)], row, home.links)
+    for where, path in ((ProtectedIn.HOME, place.home), (ProtectedIn.RUNTIME, login_directory(place.uid))):
+        if facts.paths[path].kind is PathKind.DIRECTORY:
+            for row in rows(where):
+                _protect(table, facts.paths[posixpath.join(path, row.name)], row, facts.paths[path].links)
     for root in writable_roots(files, place):
         if facts.paths[root].kind is PathKind.DIRECTORY:
             if is_workspace(root, facts):

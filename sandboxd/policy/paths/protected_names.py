@@ -3,6 +3,7 @@
 Where a row applies:
 
 - `HOME`: home directories, because shells and desktops read these files only there;
+- `RUNTIME`: the runtime directory of a login, `/run/user/UID`;
 - `WORKSPACE`: the top of each writable directory that can be a project, and, where the name already
   exists, every directory below it that the scan reaches (never inside `node_modules`: packages ship such folders);
   also where the writable directory itself has such a name or part of one, as when a command is started in `~/.claude`;
@@ -24,6 +25,7 @@ from sandboxd.settings.origins import Source
 
 class ProtectedIn(StrEnum):
     HOME = "home"
+    RUNTIME = "runtime"
     WORKSPACE = "workspace"
     GIT_DIR = "git-dir"
 
@@ -164,6 +166,8 @@ PROTECTED: tuple[ProtectedName, ...] = (
     *_rows(ProtectedIn.HOME, "it decides who may log in and which commands ssh runs", ".ssh"),
     *_rows(ProtectedIn.HOME, "git runs commands that it names", ".gitconfig", file=True),
     *_rows(ProtectedIn.HOME, "git runs commands that it names", ".config/git"),
+    *_rows(ProtectedIn.RUNTIME, "the service manager or bus of the login starts what it names", "systemd", "dbus-1"),
+    *_rows(ProtectedIn.RUNTIME, "programs of the login trust what answers there", "bus", file=True),
     *_rows(ProtectedIn.WORKSPACE, "git runs commands that an included configuration names", ".gitconfig"),
     *_rows(ProtectedIn.WORKSPACE, "git fetches from the places it names", ".gitmodules"),
     *_rows(ProtectedIn.WORKSPACE, "ripgrep runs the preprocessor it names", ".ripgreprc"),
@@ -215,6 +219,11 @@ def rows(where: ProtectedIn, *, allow_git_config: bool = False) -> tuple[Protect
     return tuple(row for row in PROTECTED if row.where is where and not (row.git_config and allow_git_config))
 
 
+def login_directory(uid: int) -> str:
+    """Return the runtime directory of a login (pam_systemd(8))."""
+    return f"/run/user/{uid}"
+
+
 def begun_names() -> tuple[str, ...]:
     """Return the ends of names of several parts: `commands` of `.claude/commands`."""
     literal = (row.parts for row in rows(ProtectedIn.WORKSPACE) if "*" not in row.name)
@@ -259,6 +268,8 @@ def is_protected_name(path: str, home: str) -> bool:
     below_home = parts[len(at_home) :] if parts[: len(at_home)] == at_home else []
     for row in PROTECTED:
         if row.where is ProtectedIn.HOME and _begins(below_home, row.parts):
+            return True
+        if row.where is ProtectedIn.RUNTIME and parts[:2] == ["run", "user"] and _begins(parts[3:], row.parts):
             return True
         if row.where is ProtectedIn.WORKSPACE and any(_begins(parts[at:], row.parts) for at in range(len(parts))):
             return True

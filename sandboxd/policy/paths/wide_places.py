@@ -36,6 +36,7 @@ _TREES: Final = (
     ("it says what is started, and when", """/var/spool/cron /var/spool/at /var/spool/anacron /run/systemd
      /run/udev /run/user/*/systemd /var/lib/systemd /var/lib/dpkg /var/lib/rpm /var/lib/docker /var/lib/containers"""),
 )  # fmt: skip
+_LOGIN: Final = "/run/user/*"
 _SOURCE_TREES: Final = ("/usr/src/", "/usr/local/src/")
 _CACHES: Final = frozenset({".cache", ".npm", ".bun", ".gradle"})
 """Directories that are protected in part. That part stays protected when they are opened."""
@@ -124,6 +125,7 @@ def _all_places(home: str) -> Iterator[WidePlace]:
     for why, trees in _TREES:
         for tree in trees.split():
             yield WidePlace(tree, _STARTED.format(path="{path}", why=why))
+    yield WidePlace(_LOGIN, _STARTED.format(path="{path}", why="programs of your login listen there"), below=False)
     for one in (*_WITHOUT_TREES, *_TREES[0][1].split()):
         yield WidePlace(at_home(one), _EVERYTHING, below=False, writing=False)
     for directory in (".claude", ".claude/settings.json", ".claude/settings.local.json"):
