@@ -22,14 +22,15 @@ def attempt(name, way, *words):
 def write(name):
     os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
     with open(name, "a") as file: file.write("planted")
-for name in sys.argv[2:]:
+NAMES = sys.argv[2].split(":")
+for name in NAMES:
     spare = os.path.basename(name) + ".spare"
     open(spare, "w").close()
     for way, *words in ((write, name), (os.mkdir, name), (os.symlink, spare, name), (os.link, spare, name),
                         (os.rename, spare, name), (os.rename, name, name + ".away"), (os.unlink, name)):
         attempt(name, way, *words)
     if os.path.exists(spare): os.unlink(spare)
-for parent in {os.path.dirname(name) for name in sys.argv[2:]} - {""}:
+for parent in {os.path.dirname(name) for name in NAMES} - {""}:
     attempt(parent, os.rename, parent, parent + ".away")
 print(json.dumps(done))
 """
@@ -39,8 +40,8 @@ KEPT_ABSENT = [row.name for row in ROWS if row.absent is not Absent.LEAVE]
 
 
 def plant(lab: Lab, names: list[str]) -> list[list[str]]:
-    rules: Rules = {"allow_write": ["~"], "env": {"PLANT": PLANT, "NAMES": " ".join(names)}}
-    done = lab.run('python3 -I -S -c "$PLANT" ~ $NAMES', **rules)
+    rules: Rules = {"allow_write": ["~"], "env": {"PLANT": PLANT, "NAMES": ":".join(names)}}
+    done = lab.run('python3 -I -S -c "$PLANT" ~ "$NAMES"', **rules)
     assert done.ok, done
     said: list[list[str]] = json.loads(done.stdout)
     return said

@@ -97,8 +97,8 @@ def warn_of_visited_directory(table: PathTable, place: Place, facts: Facts) -> N
     for path in dict.fromkeys((root, cwd)):
         if is_system_directory(path) and settled_at(table.entries, path)[-1].shows is Visibility.HOST_READ_ONLY:
             table.warn(
-                f"the working directory {path} is read-only, since programs of the system lie there or obey what does; "
-                f"if commands may write it: sandboxd allow path {shlex.quote(path)}"
+                f"the working directory {path} is read-only, since programs of the system lie there or obey what does: "
+                "work in another directory"
             )
     visited = not is_in_session(place, facts) and not is_system_directory(cwd)
     if not visited or settled_at(table.entries, cwd)[-1].shows is not Visibility.HOST_READ_ONLY:
@@ -116,7 +116,7 @@ def _warn_of_closed_directories(table: PathTable, place: Place, facts: Facts) ->
             why = next((one.text for one in reasons if one.mark & Mark.PROTECTED), "it is protected")
             table.warn(
                 f"the working directory {path} is read-only, since programs outside the sandbox obey what is in it "
-                f"({why}); if that is meant: sandboxd allow path {shlex.quote(path)}"
+                f"({why}): work in another directory"
             )
         elif path in table.entries and table.entries[path].marks & Mark.UNOPENABLE:
             table.warn(

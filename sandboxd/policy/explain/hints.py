@@ -17,6 +17,7 @@ from typing import Final
 from sandboxd.policy.decision import ONLY_MANAGED, Decision, Reason
 from sandboxd.policy.paths.protected_names import is_protected_name
 from sandboxd.policy.violation import ViolationKind
+from sandboxd.settings.presets import PRESETS
 
 _READ, _WRITE = (ViolationKind.READ,), (ViolationKind.WRITE,)
 _FILES = (ViolationKind.READ, ViolationKind.WRITE)
@@ -43,8 +44,9 @@ class Symptom:
 class Hint:
     """One row of the table.
 
-    `operation` and `target` are expressions for the whole of each; `~/` before `target` is the home directory. Its
-    group `path` is the part to open instead of the target. `reasons` limits the row to these."""
+    `operation` and `target` are expressions for the whole of each; `~` in `target` is the home directory. Its
+    group `path` is the part to open instead of the target. `reasons` limits the row to these. In `text`, `{allow}` is
+    the command line that opens it."""
 
     kinds: Sequence[ViolationKind]
     target: str
@@ -64,12 +66,9 @@ class Hint:
             return None
         if self.operation != _ANY and not _expression(self.operation).fullmatch(symptom.operation):
             return None
-        target = self.target
-        if target.startswith("~/"):
-            if not symptom.home:
-                return None
-            target = re.escape(symptom.home) + target[1:]
-        return _expression(target).fullmatch(symptom.target)
+        if "~" in self.target and symptom.home in ("", "/"):
+            return None
+        return _expression(self.target.replace("~", re.escape(symptom.home))).fullmatch(symptom.target)
 
 
 _SECRET = (
@@ -77,19 +76,22 @@ _SECRET = (
     r"cargo/credentials(\.toml)?|config/(gcloud|gh|glab-cli|hub|op|git/credentials|google-chrome|chromium)|"
     r"local/share/keyrings|[a-z_]+_history)(/.*)?"
 )
-_CACHE_TEXT = (
-    "a cache of a package manager: sandboxd allow path {path}, or all of them: "
-    "sandboxd allow preset caches"
+_PRESET = "sandboxd allow preset caches"
+_CACHE_TEXT = f"a cache of a package manager: {{allow}}, or those of all: {_PRESET}"
+_ABOVE_CACHES_TEXT = (
+    f"it holds the caches of a package manager, and more: to open those of all of them and nothing else: {_PRESET}"
 )
+_CACHE_DIRECTORIES = tuple(path[2:-1] for path in PRESETS["caches"].allow_write if path.endswith("/"))
+_CACHE = "|".join(map(re.escape, _CACHE_DIRECTORIES))
+_ABOVE_CACHES = "|".join(
+    sorted({re.escape(path[: slash.start()]) for path in _CACHE_DIRECTORIES for slash in re.finditer("/", path)})
+)
+_MANY_PROGRAMS = r"~(/\.(config|local(/share|/state)?)|/Library(/Application Support)?|/\.var)?"
 _SHARED_STORES = (
     (r"\.jj/repo", "the pointer file .jj/repo"),
     (r"\.hg", "the pointer file .hg/sharedpath"),
 )
 """Stores of Mercurial and Jujutsu that workspaces share; worktrees of git are followed."""
-_CACHES_TEXT = (
-    "it holds the caches of a package manager, and more: to open those of all of them and nothing else: "
-    "sandboxd allow preset caches"
-)
 _PROGRAM_CACHES = (
     (r"\.cache/uv", "UV_CACHE_DIR=$TMPDIR/uv"),
     (r"\.local/share/uv", "UV_TOOL_DIR=$TMPDIR/tools UV_PYTHON_INSTALL_DIR=$TMPDIR/python"),
@@ -107,16 +109,16 @@ _PROGRAM_CACHES = (
     (r"\.pyenv", "PYENV_ROOT=$TMPDIR/pyenv"),
 )
 _PROGRAM_TEXT = "programs that lie there are run outside the sandbox; put those of this command elsewhere: export "
-_CACHES = (
-    (r"~/\.npm", "~/.npm"),
-    (r"~/\.cargo/(registry|git|\.package-cache.*|\.global-cache.*)", "~/.cargo/registry"),
-    (r"~/\.m2", "~/.m2/repository"),
-    (r"~/\.gradle", "~/.gradle/caches"),
-    (r"~/\.(yarn|nuget|ivy2)", "{path}"),
-)
 _AGENT_TEXT = "an agent signs with your keys for each client; if that is meant: sandboxd allow socket {path}"
 _SCREEN_TEXT = "it types into and reads every window of your desktop; if that is meant: sandboxd allow socket {path}"
 NO_SUCH_NAME = "nothing has this name, so no rule is proposed for it"
+ONE_OFF = "its name is of this run only, so no rule is proposed for it: let the program write below $TMPDIR"
+ONLY_CONTENT = "a rule opens what is in a path, not its name: remove or move it outside the sandbox"
+_NAMES = re.compile(r"\{(path|allow)\}")
+_ONE_OFF_NAME = re.compile(
+    r"(?i)(.*[._-])?te?mp([._-].*|\d.*|[a-z0-9_]{8})?|.*\d{5,}.*"
+    r"|(.*[._-])?(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}([._-].*)?"
+)
 _PLAIN_NAME = re.compile(r"[\w@%+=:,./~-]*")
 _PTY = "to allow new pseudo-terminals: sandboxd settings set sandbox.allowPty true"
 _APPLE_EVENTS = (
@@ -176,7 +178,7 @@ HINTS: tuple[Hint, ...] = (
     # secrets
     Hint(
         _READ, _SECRET,
-        "it holds secrets and is closed on purpose; run what needs it outside the sandbox",
+        "it holds secrets and is closed on purpose: pass what the command needs in a variable",
     ),
     Hint(_WRITE, _SECRET, "it holds keys or passwords: change it outside the sandbox"),
     # files of git, before the row for every protected path
@@ -187,20 +189,17 @@ HINTS: tuple[Hint, ...] = (
     ),
     Hint(
         _WRITE, r".*/(\.git|\.git/modules/.*|[^/]+\.git)/config(\.worktree|\.lock)?",
-        "git runs commands that it names; if the command may write it: "
-        "sandboxd settings set sandbox.filesystem.allowGitConfig true",
+        "git runs commands that it names: change it outside the sandbox, with git config",
     ),
     Hint(
-        _WRITE, r"(?P<path>.*/(\.git|\.git/modules/.*|[^/]+\.git)/hooks)(/.*)?",
-        "git runs the programs in it outside the sandbox: install hooks outside, or if this repository may have them "
-        "written: sandboxd allow path {path}",
+        _WRITE, r".*/(\.git|\.git/modules/.*|[^/]+\.git)/hooks(/.*)?",
+        "git runs the programs in it outside the sandbox: install hooks there",
     ),
     # programs among caches, protected or in no preset
     *(Hint(_WRITE, rf"~/({pattern})(/.*)?", _PROGRAM_TEXT + instead) for pattern, instead in _PROGRAM_CACHES),
     Hint(
         _WRITE, _ANY,
-        "it is protected, because a program outside the sandbox obeys it: change it outside, or if that is meant: "
-        "sandboxd allow path {path}",
+        "it is protected, because a program outside the sandbox obeys it: change it outside the sandbox",
         reasons=(Reason.PATH_PROTECTED,),
     ),
     # rules
@@ -211,41 +210,39 @@ HINTS: tuple[Hint, ...] = (
         reasons=(Reason.PATH_DENIED,),
     ),
     # caches
-    *(Hint(_WRITE, rf"{pattern}(/.*)?", _CACHE_TEXT.replace("{path}", rule)) for pattern, rule in _CACHES),
+    Hint(_WRITE, rf"(?P<path>~/({_CACHE}))(/.*)?", _CACHE_TEXT),
+    Hint(_WRITE, rf"~/({_ABOVE_CACHES})|~/Library/Caches", _ABOVE_CACHES_TEXT),
     Hint(
-        _WRITE,
-        r"~/(?P<path>(\.cache|Library/Caches)/(pip|pypoetry|[yY]arn|composer|coursier|node-gyp|huggingface))(/.*)?",
-        _CACHE_TEXT,
+        _WRITE, _MANY_PROGRAMS,
+        "it holds files of many programs, so no rule is proposed for all of it: make the directory of the program "
+        "outside the sandbox",
     ),
-    Hint(_WRITE, r"~/\.cache|~/Library/Caches", _CACHES_TEXT),
     Hint(
-        _WRITE, r"~/(?P<path>(\.cache|Library/Caches)/[^/]+)(/.*)?",
-        "a cache that may hold programs which run outside the sandbox; if it holds none: sandboxd allow path {path}",
+        _WRITE, r"(?P<path>~/(\.cache|Library/Caches)/[^/]+)(/.*)?",
+        "a cache that may hold programs which run outside the sandbox; if it holds none: {allow}",
     ),
-    Hint(_WRITE, r"~/(\.cargo|\.gradle|\.m2)", _CACHES_TEXT),
     Hint(_READ, _ANY, "if it may be read: sandboxd allow path --read {path}", reasons=(Reason.PATH_DENIED,)),
     # stores that a pointer file of another directory leads to
     *(
         Hint(
             _WRITE, rf"(?P<path>.*/{store})(/.*)?",
             f"it is a store that {pointer} of another directory leads to, which is not followed, since a command could "
-            "have written it; if commands may write the store: sandboxd allow path {path}",
+            "have written it; if commands may write the store: {allow}",
         )
         for store, pointer in _SHARED_STORES
     ),
     # places
     Hint(
         _WRITE, r"~/.*",
-        "the home directory is read-only in the sandbox: sandboxd allow path {path}",
+        "the home directory is read-only in the sandbox: {allow}",
     ),
     Hint(
         _WRITE, r"/(var/)?tmp(/.*)?",
-        "temporary files belong in $TMPDIR, which is writable; for this one: sandboxd allow path {path}",
+        "temporary files belong in $TMPDIR, which is writable; for this one: {allow}",
     ),
     Hint(
         _WRITE, r"/(usr|etc|opt|bin|sbin|lib[^/]*|boot)(/.*)?",
-        "it belongs to the system: install into the project or its environment instead; else: "
-        "sandboxd allow path {path}",
+        "it belongs to the system: install into the project or its environment instead",
     ),
     # names and hosts
     Hint(
@@ -304,7 +301,7 @@ HINTS: tuple[Hint, ...] = (
         operation="system-socket",
     ),
     # anything else
-    Hint(_WRITE, _ANY, "sandboxd allow path {path}"),
+    Hint(_WRITE, _ANY, "{allow}"),
     Hint(_READ, _ANY, "sandboxd allow path --read {path}"),
 )  # fmt: skip
 
@@ -355,7 +352,7 @@ def hint_for(symptom: Symptom) -> str:
     for row in HINTS:
         found = row.match(symptom)
         if found is not None:
-            invented = not symptom.exists and "{path}" in row.text and has_odd_characters(symptom.target)
+            invented = not symptom.exists and _NAMES.search(row.text) and has_odd_characters(symptom.target)
             return NO_SUCH_NAME if invented else _filled(row.text, found, symptom)
     if decision is None or decision.hint:
         return "" if decision is None else decision.hint
@@ -370,17 +367,42 @@ def has_odd_characters(target: str) -> bool:
 def _filled(text: str, found: re.Match[str] | None, symptom: Symptom) -> str:
     part = found is not None and found.groupdict().get("path") is not None
     path = symptom.target[: found.end("path")] if found is not None and part else symptom.target
+    allow = ""
+    if "{allow}" in text:
+        if path == symptom.target and symptom.operation in _REMOVALS:
+            return ONLY_CONTENT
+        if path == symptom.target and _is_one_off(path, symptom.home):
+            return ONE_OFF
+        makes = next((first for first, names in _MAKES.items() if symptom.operation in names), "")
+        makes = makes if path == symptom.target else "mkdir -p {path} && "
+        allow = f"{makes}sandboxd allow path {{path}}"
     host = symptom.target.rpartition(":")[0] or symptom.target
     rule = symptom.decision.rule if symptom.decision is not None and symptom.decision.rule is not None else ""
     if symptom.decision is not None and symptom.decision.origin is not None:
         rule = f"{rule} in {symptom.decision.origin}".strip()
     return (
-        text.replace("{rule}", rule or "that decides")
+        text.replace("{allow}", allow)
+        .replace("{rule}", rule or "that decides")
         .replace("{host}", _word(host, symptom.home))
         .replace("{path}", _word(path, symptom.home))
         .replace("{port}", (found.groupdict().get("port") if found else None) or "PORT")
         .replace("{name}", _word(posixpath.basename(path), symptom.home))
     )
+
+
+_REMOVALS = frozenset("rename renameat renameat2 unlink unlinkat rmdir file-write-unlink".split())
+_MAKES = {
+    "mkdir -p {path} && ": frozenset(("mkdir", "mkdirat")),
+    "touch {path} && ": frozenset("open openat openat2 creat mknod mknodat file-write-create".split()),
+}
+"""The commands that make a path first, since rules open what exists; they harm no path that is there."""
+
+
+def _is_one_off(path: str, home: str) -> bool:
+    """Return whether a name reads as that of a temporary file: of it no rule is of use twice."""
+    below = home not in ("", "/") and path.startswith(home + "/")
+    names = path[len(home) :].split("/") if below else [posixpath.basename(path)]
+    return any(_ONE_OFF_NAME.fullmatch(name) for name in names if name)
 
 
 def _word(text: str, home: str) -> str:

@@ -96,19 +96,22 @@ PROTECTED: tuple[ProtectedName, ...] = (
         ProtectedIn.HOME,
         "a shell runs it at its next start",
         *""".config/fish .config/nushell .config/elvish .config/xonsh .config/powershell .config/zsh .elvish .bashrc.d
-        .oh-my-zsh .local/share/bash-completion""".split(),
+        .oh-my-zsh .oh-my-bash .zsh .zfunc .zinit .local/share/zinit .zplug .zprezto .antigen .bash_completion.d
+        .local/share/bash-completion .local/share/fish/vendor_conf.d .local/share/fish/vendor_functions.d
+        .local/share/fish/vendor_completions.d .config/sheldon .config/atuin""".split(),
     ),
     *_rows(
         ProtectedIn.HOME,
         "start-up files of shells run it, or it names programs for a key or a prompt",
-        *""".bash_completion .xonshrc .inputrc .p10k.zsh .fzf.bash .fzf.zsh .cargo/env .nvm/nvm.sh
-        .config/starship.toml""".split(),
+        *""".bash_completion .xonshrc .inputrc .p10k.zsh .fzf.bash .fzf.zsh .zcompdump .cargo/env .nvm/nvm.sh
+        .config/starship.toml .selected_editor .config/user-dirs.dirs""".split(),
         file=True,
     ),
     *_rows(
         ProtectedIn.HOME,
         "the next login or desktop session runs or obeys it",
-        *".pam_environment .xprofile .xinitrc .xserverrc .xsession .xsessionrc .config/mimeapps.list".split(),
+        *""".pam_environment .xprofile .xinitrc .xserverrc .xsession .xsessionrc .Xresources .Xdefaults .xbindkeysrc
+        .asoundrc .config/mimeapps.list""".split(),
         file=True,
     ),
     *_rows(
@@ -116,54 +119,100 @@ PROTECTED: tuple[ProtectedName, ...] = (
         "the next login or desktop session runs or obeys it",
         *""".config/autostart .config/environment.d .config/systemd/user .local/share/systemd/user .local/share/dbus-1
         .local/share/applications .config/plasma-workspace .config/i3 .i3 .config/sway .config/hypr .config/awesome
-        .config/openbox Library/LaunchAgents""".split(),
+        .config/openbox .config/qtile .config/bspwm .config/sxhkd .config/waybar .config/rofi .xmonad .config/xmonad
+        .config/pipewire .local/share/gnome-shell/extensions .local/share/plasma .local/share/nautilus/scripts
+        .local/share/flatpak Library/LaunchAgents Library/Services .hammerspoon .config/karabiner""".split(),
     ),
-    *_rows(ProtectedIn.HOME, "programs in it shadow those of the system", ".local/bin", "bin", ".cargo/bin"),
+    *_rows(ProtectedIn.HOME, "programs in it shadow those of the system", ".local/bin", "bin", ".cargo/bin", "go/bin"),
+    *_rows(
+        ProtectedIn.HOME,
+        "it records what the user trusts, so a command could trust its own files",
+        *""".local/share/direnv .local/state/mise/trusted-configs .local/share/nvim .config/JetBrains
+        .local/share/JetBrains""".split(),
+        "Library/Application Support/JetBrains",
+    ),
+    *_rows(
+        ProtectedIn.HOME,
+        "it records what the user trusts, so a command could trust its own files",
+        ".local/state/nvim/trust",
+        file=True,
+    ),
     *_rows(
         ProtectedIn.HOME,
         "programs in it are run outside the sandbox",
         *""".local/share/uv/tools .local/share/uv/python .local/share/pipx .local/pipx .local/share/pnpm
         .local/share/mise .pyenv .rbenv .asdf .volta .rustup/toolchains .bun/bin .deno/bin .npm/_npx .gradle/wrapper
-        .cache/pre-commit .cache/prek .cache/pypoetry/virtualenvs .cache/node .cache/ms-playwright""".split(),
+        .cache/pre-commit .cache/prek .cache/pypoetry/virtualenvs .cache/node .cache/ms-playwright
+        .nvm/versions .fnm .local/share/fnm .nodenv .npm-global .yarn/bin .config/yarn/global .sdkman .jenv .goenv .rvm
+        .juliaup .ghcup .cabal/bin .local/state/cabal .opam .nimble/bin .dotnet/tools .pub-cache/bin .krew .pixi
+        .local/share/mamba miniconda3 anaconda3 miniforge3 .virtualenvs .local/share/virtualenvs .rye .proto
+        .config/composer/vendor .luarocks .mix .m2/wrapper .gradle/jdks .sbt/boot .cache/bazelisk
+        .local/share/aquaproj-aqua
+        .azure/cliextensions .local/share/gh/extensions .terraform.d .pulumi/plugins .vscode-server .cursor-server
+        .local/share/code-server""".split(),
+    ),
+    *_rows(
+        ProtectedIn.HOME,
+        "every interpreter of the user imports what lies in it",
+        *".local/lib .node_modules .node_libraries .gem .local/share/gem Library/Python".split(),
     ),
     *_rows(ProtectedIn.HOME, "its files are hard links of installed programs", ".cache/uv", ".bun/install/cache"),
     *_rows(
         ProtectedIn.HOME,
         "an editor, a terminal, a pager or a debugger runs commands that it names",
         *""".vimrc .gvimrc .exrc .emacs .tmux.conf .screenrc .wezterm.lua .lesskey .lessfilter .gdbinit .gdbearlyinit
-        .lldbinit .pdbrc""".split(),
+        .lldbinit .pdbrc .nanorc .tigrc .mailrc .muttrc .neomuttrc .lftprc""".split(),
         file=True,
     ),
     *_rows(
         ProtectedIn.HOME,
         "an editor, a terminal, a pager or a debugger runs commands that it names",
-        *""".vim .config/vim .config/nvim .emacs.d .config/emacs .config/helix .config/zed .config/Code/User
+        *""".tmux .config/sublime-text .config/micro .config/kak .config/zellij .config/ranger .config/lf .config/nnn
+        .config/yazi .config/mc .config/lazygit .config/tig .config/mpv .mutt .config/mutt .config/neomutt .config/lftp
+        .vim .config/vim .config/nvim .emacs.d .config/emacs .config/helix .config/zed .config/Code/User
         .config/Cursor/User .config/VSCodium/User .config/tmux .config/kitty .config/alacritty .config/wezterm
         .config/ghostty .config/gdb""".split(),
     ),
     *_rows(
         ProtectedIn.HOME,
         "an interpreter runs it at its next start",
-        *""".pythonrc .pythonrc.py .irbrc .pryrc .Rprofile .ghci .psqlrc .sqliterc .iex.exs .perldb
-        .julia/config/startup.jl""".split(),
+        *""".pythonrc .pythonrc.py .irbrc .pryrc .Rprofile .Renviron .ghci .psqlrc .sqliterc .my.cnf .mongoshrc.js
+        .iex.exs .erlang .ocamlinit .octaverc .sbclrc .gnuplot .perldb .julia/config/startup.jl
+        .ipython/profile_default/ipython_config.py .rspec .pylintrc""".split(),
         file=True,
     ),
-    *_rows(ProtectedIn.HOME, "an interpreter runs it at its next start", ".ipython/profile_default/startup"),
+    *_rows(
+        ProtectedIn.HOME,
+        "an interpreter runs it at its next start",
+        *".ipython/profile_default/startup .jupyter .config/jupyter .local/share/jupyter/kernels .R .lein".split(),
+    ),
     *_rows(
         ProtectedIn.HOME,
         "a tool runs programs that it names",
         *""".npmrc .yarnrc .yarnrc.yml .cargo/config .cargo/config.toml .gradle/init.gradle .mavenrc .docker/config.json
         .aws/config .kube/config .gnupg/gpg.conf .gnupg/gpg-agent.conf .gnupg/scdaemon.conf .gnupg/dirmngr.conf .hgrc
         .config/gh/config.yml .direnvrc .wgetrc .curlrc .rpmmacros .mailcap .forward .procmailrc
-        .claude.json""".split(),
+        .claude.json .m2/settings.xml .m2/extensions.xml .m2/toolchains.xml .gradle/gradle.properties .sbt/repositories
+        .sbtconfig .antrc .bunfig.toml .config/.bunfig.toml .pydistutils.cfg .gemrc .bundle/config
+        .aws/credentials .aws/cli/alias .terraformrc .tofurc .netrc .fetchmailrc .msmtprc .taskrc
+        .asdfrc .aider.conf.yml""".split(),
         file=True,
     ),
     *_rows(
         ProtectedIn.HOME,
         "a tool runs programs that it names",
-        *".docker/cli-plugins .gradle/init.d .config/direnv .config/hg .config/jj .subversion".split(),
+        *""".docker/cli-plugins .gradle/init.d .config/direnv .config/hg .config/jj .subversion .config/pip .pip
+        .config/uv .config/mise .config/npm .config/pnpm .sbt/plugins .sbt/1.0 .ant .config/containers .config/helm
+        .local/share/helm/plugins .nuget/NuGet .nuget/plugins .stack .config/glab-cli .config/breezy""".split(),
+    ),
+    *_rows(
+        ProtectedIn.HOME,
+        "agents obey the rules in it, or start the servers that it names",
+        *""".copilot .config/opencode .config/goose .config/amp .config/crush .claude/plugins .continue .qwen .roo .kiro
+        .factory""".split(),
     ),
     *_rows(ProtectedIn.HOME, "it decides who may log in and which commands ssh runs", ".ssh"),
+    *_rows(ProtectedIn.HOME, "it decides who may log in", ".rhosts", ".shosts", ".k5login", file=True),
     *_rows(ProtectedIn.HOME, "git runs commands that it names", ".gitconfig", file=True),
     *_rows(ProtectedIn.HOME, "git runs commands that it names", ".config/git"),
     *_rows(ProtectedIn.RUNTIME, "the service manager or bus of the login starts what it names", "systemd", "dbus-1"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxd.policy.decision import ONLY_MANAGED, Behavior, Decision, Reason
-from sandboxd.policy.explain.hints import HINTS, Symptom, hint_for
+from sandboxd.policy.explain.hints import HINTS, ONE_OFF, ONLY_CONTENT, Symptom, hint_for
 from sandboxd.policy.violation import ViolationKind
 from sandboxd.settings.origins import Origin, Source
 
@@ -26,15 +26,22 @@ def because(reason: Reason, rule: str | None = None, hint: str = "") -> Decision
 NOT_WRITABLE = because(Reason.PATH_NOT_WRITABLE)
 CASES = [
     # (kind, operation, target, decision, words)
-    (WRITE, "openat", "/home/me/.npm/_cacache/x", NOT_WRITABLE, "sandboxd allow path ~/.npm,"),
-    (WRITE, "openat", "/home/me/.cache/pip/a/b", NOT_WRITABLE, "sandboxd allow path ~/.cache/pip,"),
-    (WRITE, "mkdir", "/home/me/.cache", NOT_WRITABLE, "sandboxd allow preset caches"),
+    (WRITE, "openat", "/home/me/.npm/_cacache/x", NOT_WRITABLE, "mkdir -p ~/.npm/_cacache && sandboxd allow path"),
+    (WRITE, "openat", "/home/me/.cache/pip/a/b", NOT_WRITABLE, "path ~/.cache/pip, or those of all: sandboxd"),
+    (WRITE, "mkdir", "/home/me/.cache", NOT_WRITABLE, "and nothing else: sandboxd allow preset caches"),
+    (WRITE, "openat", "/home/me/.ccache/tmp/x", NOT_WRITABLE, "sandboxd allow path ~/.ccache, or"),
     (WRITE, "openat", "/home/me/.cargo/registry/x", NOT_WRITABLE, "allow path ~/.cargo/registry"),
     (WRITE, "mkdir", "/home/me/.cargo", NOT_WRITABLE, "and nothing else: sandboxd allow preset caches"),
     (WRITE, "openat", "/home/me/.npm/x", because(Reason.PATH_DENIED, "~/.npm"), "remove the rule ~/.npm"),
     (WRITE, "openat", "/home/me/.m2/repository/x", NOT_WRITABLE, "allow path ~/.m2/repository"),
-    (WRITE, "openat", "/home/me/.gradle/x", NOT_WRITABLE, "allow path ~/.gradle/caches"),
-    (WRITE, "openat", "/home/me/.yarn/x", NOT_WRITABLE, "allow path ~/.yarn/x"),
+    (WRITE, "mkdir", "/home/me/.gradle", NOT_WRITABLE, "and nothing else: sandboxd allow preset caches"),
+    (WRITE, "mkdir", "/home/me/.config", NOT_WRITABLE, "no rule is proposed for all of it"),
+    (WRITE, "mkdir", "/home/me/new", NOT_WRITABLE, "mkdir -p ~/new && sandboxd allow path ~/new"),
+    (WRITE, "chmod", "/home/me/old", NOT_WRITABLE, "sandbox: sandboxd allow path ~/old"),
+    (WRITE, "unlink", "/home/me/old", NOT_WRITABLE, ONLY_CONTENT),
+    (WRITE, "openat", "/_tmp_17_1a2b", NOT_WRITABLE, ONE_OFF),
+    (WRITE, "openat", "/home/me/x/tmp/y", NOT_WRITABLE, ONE_OFF),
+    (WRITE, "openat", "/home/me/.local/share/direnv/allow/0a", because(Reason.PATH_PROTECTED), "change it outside"),
     (WRITE, "openat", "/home/me/.local/share/uv/x", NOT_WRITABLE, "export UV_TOOL_DIR=$TMPDIR/tools"),
     (WRITE, "openat", "/home/me/.cache/uv/archive-v0/x", because(Reason.PATH_PROTECTED), "UV_CACHE_DIR=$TMPDIR/uv"),
     (WRITE, "openat", "/home/me/.cache/pre-commit/x", NOT_WRITABLE, "PRE_COMMIT_HOME=$TMPDIR/pre-commit"),
@@ -50,17 +57,17 @@ CASES = [
     (WRITE, "mkdir", "/home/me/.gem/ruby", NOT_WRITABLE, "GEM_HOME=$TMPDIR/gems"),
     (WRITE, "mkdir", "/home/me/.pyenv/versions/3", NOT_WRITABLE, "PYENV_ROOT=$TMPDIR/pyenv"),
     (WRITE, "mkdir", "/home/me/go", NOT_WRITABLE, "GOCACHE=$TMPDIR/go-build"),
-    (WRITE, "openat", "/home/me/.cache/other/x", NOT_WRITABLE, "if it holds none: sandboxd allow path ~/.cache/other"),
+    (WRITE, "openat", "/home/me/.cache/other/x", NOT_WRITABLE, "none: mkdir -p ~/.cache/other && sandboxd allow"),
     (WRITE, "file-write-create", "/home/me/Library/Caches/x", NOT_WRITABLE, "allow path ~/Library/Caches"),
-    (WRITE, "file-write-create", "/home/me/Library/Caches/pip/x", NOT_WRITABLE, "~/Library/Caches/pip, or all of them"),
-    (WRITE, "openat", "/home/me/notes.txt", NOT_WRITABLE, "read-only in the sandbox: sandboxd allow path ~/notes.txt"),
-    (WRITE, "openat", "/var/tmp/x y", NOT_WRITABLE, "$TMPDIR, which is writable; for this one: sandboxd"),
+    (WRITE, "file-write-create", "/home/me/Library/Caches/pip/x", NOT_WRITABLE, "mkdir -p ~/Library/Caches/pip &&"),
+    (WRITE, "openat", "/home/me/notes.txt", NOT_WRITABLE, "read-only in the sandbox: touch ~/notes.txt && s"),
+    (WRITE, "openat", "/var/tmp/x y", NOT_WRITABLE, "$TMPDIR, which is writable; for this one: touch"),
     (WRITE, "openat", "/usr/lib/x", NOT_WRITABLE, "belongs to the system"),
     (WRITE, "openat", "/srv/x", NOT_WRITABLE, "sandboxd allow path /srv/x"),
     (WRITE, "openat", "/home/me/.ssh/known_hosts", NOT_WRITABLE, "keys or passwords"),
-    (WRITE, "openat", "/p/.git/config", because(Reason.PATH_PROTECTED), "sandbox.filesystem.allowGitConfig"),
-    (WRITE, "rename", "/p/.git/modules/a/b/config.lock", because(Reason.PATH_PROTECTED), "allowGitConfig true"),
-    (WRITE, "openat", "/p/.git/hooks/pre-commit", because(Reason.PATH_PROTECTED), "sandboxd allow path /p/.git/hooks"),
+    (WRITE, "openat", "/p/.git/config", because(Reason.PATH_PROTECTED), "outside the sandbox, with git config"),
+    (WRITE, "rename", "/p/.git/modules/a/b/config.lock", because(Reason.PATH_PROTECTED), "with git config"),
+    (WRITE, "openat", "/p/.git/hooks/pre-commit", because(Reason.PATH_PROTECTED), "install hooks there"),
     (WRITE, "unlinkat", "/p/sub/.git/config", because(Reason.PATH_PROTECTED), "repositories into $TMPDIR"),
     (WRITE, "openat", "/p/.vscode/tasks.json", because(Reason.PATH_PROTECTED), "change it outside"),
     (WRITE, "openat", "/s/.jj/repo/x", NOT_WRITABLE, "the pointer file .jj/repo"),
@@ -121,7 +128,7 @@ def test_every_row_is_the_first_for_something() -> None:
 
 def test_a_neutralised_name_is_no_word_of_a_command_line() -> None:
     hint = hint_for(Symptom(WRITE, "openat", "/srv/a\\x1b[2J", HOME, NOT_WRITABLE))
-    assert hint == "sandboxd allow path PATH"
+    assert hint == "touch PATH && sandboxd allow path PATH"
     assert hint_for(Symptom(ViolationKind.SERVICE, "iokit-open", "X")) == ""
 
 
