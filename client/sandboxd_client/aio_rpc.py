@@ -37,6 +37,7 @@ from sandboxd_client.wire.messages.policy import (
     ExplainKind,
     ExplainParams,
     ExplainResult,
+    Style,
 )
 from sandboxd_client.wire.messages.prompts import (
     Answer,
@@ -433,7 +434,11 @@ class AsyncRpcMethods:
         session_id: str | None = None,
         cwd: Path | None = None,
         exceptions: Mapping[str, str] | None = None,
+        flag_name: str | None = None,
+        style: Style | None = None,
+        examples: bool | None = None,
     ) -> DescribeResult:
-        """Return the restrictions in words for a model."""
-        params = DescribeParams(session_id, absolute(cwd), None if exceptions is None else dict(exceptions))
+        """Return the restrictions in words for a model, whose tool calls its flag for a run outside `flag_name`."""
+        known = None if exceptions is None else dict(exceptions)
+        params = DescribeParams(session_id, absolute(cwd), known, flag_name, style, examples)
         return await self.call(methods.POLICY_DESCRIBE, params)

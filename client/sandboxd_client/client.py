@@ -52,7 +52,7 @@ from sandboxd_client.transport.sharing import SharedConnector
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.hello import Role
 from sandboxd_client.wire.messages.methods import PERMISSION_REQUEST, SESSION_OPEN, SHOULD_SANDBOX, WRAP, Method
-from sandboxd_client.wire.messages.policy import DescribeResult, EffectiveResult, ExplainKind, ExplainResult
+from sandboxd_client.wire.messages.policy import DescribeResult, EffectiveResult, ExplainKind, ExplainResult, Style
 from sandboxd_client.wire.messages.sessions import (
     PermissionMode,
     SessionOpenParams,
@@ -358,8 +358,24 @@ class Session:
     def policy_effective(self) -> EffectiveResult:
         return self._in_session(lambda session_id: self._client.policy_effective(session_id=session_id, cwd=self.cwd))
 
-    def policy_describe(self) -> DescribeResult:
-        return self._in_session(lambda session_id: self._client.policy_describe(session_id=session_id, cwd=self.cwd))
+    def policy_describe(
+        self,
+        *,
+        exceptions: Mapping[str, str] | None = None,
+        flag_name: str | None = None,
+        style: Style | None = None,
+        examples: bool | None = None,
+    ) -> DescribeResult:
+        return self._in_session(
+            lambda session_id: self._client.policy_describe(
+                session_id=session_id,
+                cwd=self.cwd,
+                exceptions=exceptions,
+                flag_name=flag_name,
+                style=style,
+                examples=examples,
+            )
+        )
 
     def settings_get(self, key: str | None = None) -> SettingsGetResult:
         return self._in_session(lambda session_id: self._client.settings_get(key, session_id=session_id, cwd=self.cwd))

@@ -185,7 +185,7 @@ async def run_daemon(
         running = steps.running(base, runtime, queries, connections, state, restarting)
         methods = routes(
             HelloMethods(),
-            StatusMethods(state, observers.metrics),
+            StatusMethods(state, observers.metrics, queries.policy),
             LifecycleMethods(stop, restarting, sessions),
             SessionMethods(sessions, policies, partial(_session_changed, queries.subscriptions, crash_store)),
             CommandMethods(sessions),

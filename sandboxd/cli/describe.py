@@ -10,6 +10,9 @@ from sandboxd.cli.daemon_client import client, no_words, print_json
 
 OPTIONS = (
     Option("--exception", "name a command that cannot work inside, and why", value="NAME[=WHY]", many=True),
+    Option("--flag-name", "the name of the flag by which the model's tool runs a command outside", value="NAME"),
+    Option("--style", "strict: the tool has no such flag", value="STYLE", only=("open", "strict")),
+    Option("--no-examples", "leave the examples of calls out"),
     CWD,
     SESSION,
     JSON,
@@ -20,7 +23,7 @@ HELP = Help(
     "describe [--json]",
     "Print the restrictions in words, for the prompt of a model.",
     OPTIONS,
-    ("describe --exception docker='it needs its daemon'",),
+    ("describe --exception docker='it needs its daemon'", "describe --flag-name dangerouslyDisableSandbox"),
 )
 
 
@@ -29,7 +32,12 @@ def main(arguments: Sequence[str]) -> int:
     no_words(parsed)
     with client(parsed) as box:
         result = box.policy_describe(
-            cwd=parsed.get("cwd"), session_id=parsed.get("session"), exceptions=_exceptions(parsed)
+            cwd=parsed.get("cwd"),
+            session_id=parsed.get("session"),
+            exceptions=_exceptions(parsed),
+            flag_name=parsed.get("flag_name"),
+            style=parsed.get("style"),
+            examples=False if "no_examples" in parsed else None,
         )
     if "json" in parsed:
         print_json(result)

@@ -11,7 +11,13 @@ from sandboxd.backends.base import Backend
 from sandboxd.daemon.policies import Policies
 from sandboxd.daemon.program_paths import ProgramPaths
 from sandboxd.errors import CallerError, HostError, PolicyError
-from sandboxd.policy.commands.command_decisions import CommandDecision, decide_command, denied_by_rule
+from sandboxd.policy.commands.command_decisions import (
+    CommandDecision,
+    CommandRequest,
+    decide_command,
+    denied_by_rule,
+    enabled_gate,
+)
 from sandboxd.policy.commands.command_patterns import parse_command_pattern
 from sandboxd.policy.commands.wide_programs import runs_others
 from sandboxd.policy.decision import Decision, PermissionMode, Reason
@@ -104,7 +110,7 @@ class PolicyQueries:
                 policy,
                 text,
                 dangerously_disable=unsandboxed,
-                permission_mode=self._mode(session_id),
+                permission_mode=self.mode(session_id),
                 platform=self._platform,
                 root=uid == 0,
                 is_sandbox_env=is_sandbox,
@@ -140,7 +146,7 @@ class PolicyQueries:
             lambda resolve: explain_command(
                 policy,
                 text,
-                permission_mode=self._mode(session_id),
+                permission_mode=self.mode(session_id),
                 platform=self._platform,
                 root=uid == 0,
                 is_sandbox_env=is_sandbox,
@@ -200,8 +206,14 @@ class PolicyQueries:
             cwd, places.home, closed, search=search, is_writable=is_writable, earlier=places.could_be_written
         )
 
-    def _mode(self, session_id: str | None) -> str | None:
+    def mode(self, session_id: str | None) -> str | None:
+        """Return the permission mode of a session."""
         return None if session_id is None else self._sessions.get(session_id).spec.permission_mode.value
+
+    def why_off(self, policy: Policy) -> Decision | None:
+        """Return the decision by which the settings turn the sandbox off; None where it is on."""
+        answer = enabled_gate(policy, CommandRequest(None, platform=self._platform))
+        return None if answer is None else answer.decision
 
     async def unavailable(self) -> str:
         """Return why no sandbox can start; empty when one can."""

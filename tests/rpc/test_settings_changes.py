@@ -330,13 +330,25 @@ async def test_describe_takes_exceptions_in_both_variants(client: RawClient, run
     running.around.write(running.around.user_settings, {"sandbox": {"enabled": True}})
     await client.result("settings.reload")
     asked = await client.result("policy.describe", {"exceptions": exceptions})
-    assert "ask at once: mcp-cli (talks to a server outside), xcodebuild" in asked["text"]
+    assert "run outside at once: mcp-cli (talks to a server outside), xcodebuild" in asked["text"]
     assert asked["facts"]["exceptions"] == ["mcp-cli", "xcodebuild"]
     forbidden = {"sandbox": {"enabled": True, "allowUnsandboxedCommands": False}}
     running.around.write(running.around.user_settings, forbidden)
     await client.result("settings.reload")
     never = await client.result("policy.describe", {"exceptions": exceptions})
-    assert "dangerously_disable_sandbox is refused" in never["text"] and "not at all: mcp-cli" in never["text"]
+    assert "dangerously_disable_sandbox has no effect" in never["text"] and "not at all: mcp-cli" in never["text"]
+    off = {"sandbox": {"enabled": False}}
+    running.around.write(running.around.user_settings, off)
+    await client.result("settings.reload")
+    assert (await client.result("policy.describe"))["text"].count("\n") == 1
+    assert (await client.result("status"))["enabled"] is False
+    running.around.write(running.around.user_settings, {"sandbox": {"enabledPlatforms": ["macos"]}})
+    await client.result("settings.reload")
+    assert "not on for linux" in (await client.result("policy.describe"))["text"]
+    status = await client.result("status")
+    assert status["enabled"] is False and status["enabled_origin"]["file"] == str(running.around.user_settings)
+    running.around.write(running.around.user_settings, {})
+    await client.result("settings.reload")
     many = await client.result("policy.describe", {"exceptions": {f"tool-{n}": "x" * 999 for n in range(999)}})
     assert len(many["text"]) < 10_000
 

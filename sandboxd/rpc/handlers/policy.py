@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sandboxd.daemon.policy_queries import Explained, PolicyQueries
+from sandboxd.policy.decision import PermissionMode
 from sandboxd.policy.explain import guidance
-from sandboxd.policy.explain.guidance import Surroundings
+from sandboxd.policy.explain.guidance import Surroundings, Wording
 from sandboxd.policy.hosts.host_patterns import HostPattern
 from sandboxd.policy.hosts.parent_proxies import ParentProxy
 from sandboxd.rpc.call import MethodCall, existing_directory
@@ -27,7 +29,9 @@ from sandboxd_client.wire.messages.policy import (
     ExplainParams,
     ExplainResult,
 )
-from sandboxd_client.wire.params import encode
+from sandboxd_client.wire.params import ParamsError, encode
+
+_FLAG = re.compile("[A-Za-z_-][A-Za-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +91,20 @@ class PolicyMethods:
         if params.session_id is not None and directory is None:
             directory = self.sessions.get(params.session_id).cwd
         policy = questions.policy(params.session_id, directory)
+        off, mode = questions.why_off(policy), questions.mode(params.session_id)
         around = Surroundings(
             directory or "the working directory",
             "/tmp",
             exceptions=tuple((params.exceptions or {}).items()),
             unavailable=await questions.unavailable(),
+            off="" if off is None else off.text,
+            mode=PermissionMode(mode or PermissionMode.PROMPT),
         )
-        description = guidance.describe(policy, around)
+        flag = guidance.FLAG if params.flag_name is None else params.flag_name
+        if not _FLAG.fullmatch(flag):
+            raise ParamsError("flag_name", "a name of at most 64 letters, digits, _ and -", "another text")
+        wording = Wording(flag, params.style == "strict", params.examples is not False)
+        description = guidance.describe(policy, around, wording)
         return DescribeResult(policy.generation, description.text, description.data)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sandboxd import PACKAGE, __version__
 from sandboxd.daemon.metrics import Metrics
+from sandboxd.daemon.policy_queries import PolicyQueries
 from sandboxd.daemon.state import DaemonState
 from sandboxd.errors import HostError
 from sandboxd.policy.display import neutralise
@@ -33,6 +34,7 @@ class StatusMethods:
 
     daemon: DaemonState
     figures: Metrics
+    questions: PolicyQueries
 
     async def status(self, call: MethodCall, params: StatusParams) -> StatusResult:
         daemon = self.daemon
@@ -40,7 +42,7 @@ class StatusMethods:
         own = daemon.policies.own
         audit = daemon.audit.state
         sessions = tuple(record_of(session) for session in daemon.sessions.all() if call.owns(session.id))
-        restarted = daemon.restarted
+        restarted, off = daemon.restarted, self.questions.why_off(own.now.policy)
         return StatusResult(
             version=__version__,
             protocol=PROTOCOL,
@@ -48,7 +50,7 @@ class StatusMethods:
             started_at=daemon.started_at,
             socket=daemon.socket,
             generation=daemon.policies.generation,
-            enabled=own.now.policy.enabled,
+            enabled=off is None,
             settings=file_records(own.latest),
             sessions=sessions,
             layers=() if unavailable else daemon.actual_layers(),
@@ -76,7 +78,7 @@ class StatusMethods:
                 restarted.crashed,
             ),
             unavailable=unavailable,
-            enabled_origin=origin_record(own.now.policy.enabled_origin),
+            enabled_origin=origin_record((off and off.origin) or own.now.policy.enabled_origin),
             program=PACKAGE,
         )
 

@@ -76,6 +76,9 @@ complete -c sandboxd -n '__sandboxd_is explain' -a 'path host command socket'
 complete -c sandboxd -n '__sandboxd_is explain' -F
 complete -c sandboxd -n __sandboxd_is_alone -a describe -d 'print the restrictions in words, for the prompt of a model'
 complete -c sandboxd -n '__sandboxd_is describe' -l exception -d 'name a command that cannot work inside, and why' -x
+complete -c sandboxd -n '__sandboxd_is describe' -l flag-name -d 'the name of the flag by which the model\'s tool runs a command outside' -x
+complete -c sandboxd -n '__sandboxd_is describe' -l style -d 'strict: the tool has no such flag' -x -a 'open strict'
+complete -c sandboxd -n '__sandboxd_is describe' -l no-examples -d 'leave the examples of calls out'
 complete -c sandboxd -n '__sandboxd_is describe' -l cwd -d 'use the settings that apply in this directory' -x -a '(__fish_complete_directories)'
 complete -c sandboxd -n '__sandboxd_is describe' -l session -d 'use the settings of this session' -x
 complete -c sandboxd -n '__sandboxd_is describe' -l json -d 'print JSON'

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from sandboxd.policy.build import build_policy
-from sandboxd.policy.explain.guidance import Surroundings, describe
+from sandboxd.policy.decision import PermissionMode
+from sandboxd.policy.explain.guidance import SYMPTOMS, Surroundings, Wording, describe
 from sandboxd.policy.hosts.host_patterns import HostPattern
 from sandboxd.policy.model import (
     CommandPolicy,
@@ -67,31 +70,76 @@ def test_what_a_model_needs_to_know() -> None:
         "local_ports": [[5432, 5432], [8000, 8010]],
         "excluded_commands": ["docker"],
         "outside_on_request": "ask",
+        "flag": "dangerously_disable_sandbox",
         "sandboxed_commands": "allow",
         "needs_approval": ["Bash(git push:*)"],
         "forbidden": [],
         "exceptions": ["mcp-cli", "xcodebuild"],
+        "ignored_violations": {},
+        "symptoms": [text for printed, _ in SYMPTOMS for text in printed],
+        "off": "",
         "unavailable": "",
     }
 
 
-def test_the_variant_where_a_person_can_be_asked() -> None:
-    text = describe(ON, AROUND).text
-    assert "by default" in text
-    assert "dangerously_disable_sandbox" in text and "A person is always asked" in text
-    assert "ask at once: mcp-cli" in text
-    assert "<sandbox_violations>" in text and "Read-only file system" in text and "403" in text
-    assert "No evidence: a missing file" in text
-    assert "Never suggest opening credentials" in text
+STRICT = replace(ON, commands=CommandPolicy(allow_unsandboxed=False, allow_unsandboxed_origin=BUILT_IN))
+RULES = replace(
+    ON,
+    commands=CommandPolicy(
+        auto_allow=False,
+        excluded=tuple(CommandRule(text, BUILT_IN) for text in ("docker:*", "gh pr list")),
+        ask=(CommandRule("git push:*", BUILT_IN),),
+        deny=tuple(CommandRule(text, BUILT_IN) for text in ("rm:*", "npm:*", "docker:*", "xcodebuild", "sandboxd:*")),
+    ),
+    network=NetworkPolicy(managed_domains_only=True, allow_all_unix_sockets=True),
+    ignore_violations=(("*", ("/usr/bin",)), ("npm", ("/home/u/.npmrc",))),
+)
+GOLDEN = {
+    "open": describe(ON, AROUND),
+    "open-other-flag": describe(ON, AROUND, Wording("dangerouslyDisableSandbox", examples=False)),
+    "strict-by-policy": describe(STRICT, AROUND),
+    "strict-by-style": describe(ON, AROUND, Wording(strict=True)),
+    "rules": describe(RULES, AROUND),
+    "questions-denied": describe(replace(ON, commands=CommandPolicy(deny_instead_of_asking=True)), AROUND),
+    "mode-plan": describe(ON, replace(AROUND, mode=PermissionMode.PLAN)),
+    "mode-none": describe(ON, replace(AROUND, mode=PermissionMode.NONE)),
+    "off": describe(Policy(enabled=False), replace(AROUND, off="the sandbox is off")),
+}
 
 
-def test_the_variant_where_nobody_can() -> None:
-    policy = replace(ON, commands=CommandPolicy(allow_unsandboxed=False))
-    found = describe(policy, AROUND)
-    assert "No command can be run outside: policy forbids it" in found.text
-    assert "A person is always asked" not in found.text and "ask at once" not in found.text
-    assert "so not at all: mcp-cli" in found.text
-    assert found.data["outside_on_request"] == "deny"
+@pytest.mark.parametrize("name", GOLDEN)
+def test_the_text_is_the_golden_one(name: str) -> None:
+    file = Path(__file__).parent / "golden" / f"{name}.txt"
+    if os.environ.get("SANDBOXD_WRITE_GOLDEN"):
+        file.write_text(GOLDEN[name].text)
+    assert GOLDEN[name].text == file.read_text()
+    assert len(GOLDEN[name].text) < 5_000
+
+
+def test_without_a_sandbox_there_is_one_line() -> None:
+    assert [len(GOLDEN[name].text.splitlines()) for name in ("off", "mode-none")] == [1, 1]
+
+
+@pytest.mark.parametrize(("name", "outside"), [("open", True), *((name, False) for name in list(GOLDEN)[2:4])])
+def test_the_flag_is_proposed_only_where_it_works(name: str, outside: bool) -> None:
+    found = GOLDEN[name]
+    assert ("outside at once" in found.text) is outside and (
+        "dangerously_disable_sandbox: true" in found.text
+    ) is outside
+    assert found.data["outside_on_request"] == ("ask" if outside else "deny")
+
+
+def test_no_refused_command_is_proposed() -> None:
+    text = GOLDEN["rules"].text
+    assert "npm ci" not in text and '"git fetch"' not in text and '"command": "pip install -e ."' in text
+    assert "run outside by themselves: gh pr list." in text and "xcodebuild" not in text.partition("Outside")[2]
+    assert "sandboxd allow" not in text
+
+
+def test_the_examples_are_json_with_the_name_of_the_flag() -> None:
+    lines = describe(ON, AROUND, Wording("out")).text.splitlines()
+    inside, outside = (json.loads(line[line.index("{") :]) for line in lines if '{"command"' in line)
+    assert (list(inside), outside["out"]) == (["command"], True)
 
 
 def test_the_default_for_reading_is_stated() -> None:
@@ -104,7 +152,6 @@ def test_states() -> None:
     strict = replace(ON, network=NetworkPolicy(strict_allowlist=True))
     assert "Other hosts are refused" in describe(strict, AROUND).text
     assert describe(strict, AROUND).data["unlisted_hosts"] == "deny"
-    assert "The sandbox is off" in describe(Policy(enabled=False), AROUND).text
     missing = replace(AROUND, unavailable="bubblewrap is not installed")
     assert "no sandbox can be started on this machine: bubblewrap is not installed" in describe(ON, missing).text
     every = replace(ON, network=NetworkPolicy(allow_all_unix_sockets=True))
@@ -118,10 +165,11 @@ def test_the_text_is_bounded_whatever_the_policy(allow_unsandboxed: bool) -> Non
     entries = [f"~/{number}{long}" for number in range(300)]
     layer = layer_from_values(
         {
-            "permissions": {"ask": [f"Bash(c{n}:*)" for n in range(300)]},
+            "permissions": {kind: [f"Bash({kind}{n}:*)" for n in range(300)] for kind in ("ask", "deny")},
             "sandbox": {
                 "allowUnsandboxedCommands": allow_unsandboxed,
                 "excludedCommands": [f"c{n} {'y' * 900}" for n in range(300)],
+                "ignoreViolations": {f"c{n}": [long] for n in range(300)},
                 "network": {
                     "allowedDomains": [f"h{n}.test" for n in range(500)],
                     "deniedDomains": [f"d{n}.test" for n in range(500)],

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from sandboxd_client.wire.messages.decisions import Behavior, ReasonRecord
 
+Style = Literal["open", "strict"]
 ExplainKind = Literal["path", "host", "command", "socket"]
 
 
@@ -55,6 +56,9 @@ class DescribeParams:
     session_id: str | None = None
     cwd: str | None = None
     exceptions: dict[str, str] | None = None  # commands that cannot work inside, each with a reason or ""
+    flag_name: str | None = None  # what the caller's tool calls its flag; default: dangerously_disable_sandbox
+    style: Style | None = None  # strict: the tool has no such flag; by default as the policy permits
+    examples: bool | None = None  # two calls as JSON; default: True
 
 
 @dataclass(frozen=True, slots=True)
