@@ -49,8 +49,15 @@ _NEEDED = ("run", "violations", "allow")
 """The commands that a new user needs first."""
 
 
+_LOADING = ("OPENSSL_", "GCONV_PATH", "LOCPATH", "NLSPATH")
+"""Variables that libraries of this process read late, and load code from what they name. Commands may get them."""
+
+
 def main() -> NoReturn:
     """The console script."""
+    for name in os.environ:
+        if name.startswith(_LOADING):
+            os.unsetenv(name)  # which os.environ does not notice
     status = execute(sys.argv[1:])
     if sys.argv[1:2] == ["run"]:  # everything has been written; tearing the interpreter down would cost 2 ms
         os._exit(status)
