@@ -196,7 +196,7 @@ def test_no_variable_leads_a_process_outside_to_a_place(identity: Identity) -> N
     trace = identity.temporary / "trace"
     calls = ["strace", "-f", "-qq", "--seccomp-bpf", "--pidns-translation", "-s", "400", "-o", str(trace)]
     calls += ["-e", f"trace=execve,open,openat,connect,{','.join(FORKS)}"]
-    words = ("check", "restart", "run --memory 900M -- true", "status", "prompts --help", "completion bash", "ps", "stop")
+    words = ("check", "restart", "run --memory 900M -- true", "status", "prompts --help", "completion bash", "stop")
     line = "; ".join(f"$0 {one}" for one in (*words, "service status", "service install"))
     setting = ["/usr/bin/env", *(f"{name}={value}" for name, value in hostile.items())]
     identity.run([*calls, *setting, "/bin/sh", "-c", line, str(program)], timeout=200)
