@@ -88,7 +88,8 @@ def _before(dialect: Dialect, event: Mapping[str, Any]) -> dict[str, Any]:
     cwd = _directory(event, given)
     connection = _connect()
     try:
-        session = connection.call("session.join", {"cwd": cwd}, LIMIT_S)["session_id"]
+        # the directory of a session can be written: that of the agent, never one that the model names
+        session = connection.call("session.join", {"cwd": _directory(event, {})}, LIMIT_S)["session_id"]
         query = {"command": command, "session_id": session, "cwd": cwd}
         query["is_sandbox"] = bool(os.environ.get("IS_SANDBOX"))
         if given.get("dangerouslyDisableSandbox") is True:

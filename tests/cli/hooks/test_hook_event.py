@@ -130,6 +130,18 @@ def test_other_tools_are_left_alone(cli: CommandLine, fake: FakeDaemon, tmp_path
 
 
 @AGENTS
+def test_a_model_names_no_directory_of_a_session(
+    cli: CommandLine, fake: FakeDaemon, tmp_path: Path, dialect: Dialect
+) -> None:
+    """Its commands may write there."""
+    document = event(dialect, tmp_path)
+    document["tool_input"]["dir_path"] = "/"
+    answer(cli, dialect, document)
+    assert fake.wait_for_call("session.join").params["cwd"] == str(tmp_path)
+    assert fake.wait_for_call("should_sandbox").params["cwd"] == "/"
+
+
+@AGENTS
 def test_an_error_of_the_daemon_is_a_denial(
     cli: CommandLine, fake: FakeDaemon, tmp_path: Path, dialect: Dialect
 ) -> None:
