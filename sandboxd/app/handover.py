@@ -27,7 +27,6 @@ from sandboxd.daemon.violation_queries import ViolationQueries
 from sandboxd.errors import DaemonError
 from sandboxd.handover.document import Incoming, Outgoing, Part
 from sandboxd.handover.record import Descriptor
-from sandboxd.policy.decision import PermissionMode
 from sandboxd.rpc.connection import ConnectionRecord, RpcConnection
 from sandboxd.rpc.handlers import permissions as permission_methods
 from sandboxd.rpc.handlers import settings as settings_methods
@@ -233,7 +232,7 @@ class TakingOver:
         try:
             try:
                 spec = record.spec
-                planning = spec.permission_mode is PermissionMode.PLAN
+                planning = spec.is_planning
                 policy = self.parts.policies.of_session(
                     spec.cwd, record.settings, restricted=spec.only_tightens, added=record.added, planning=planning
                 )

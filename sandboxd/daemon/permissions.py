@@ -146,7 +146,7 @@ class PermissionQueries:
                 )
         if decision.behavior is not Behavior.ASK:
             return PermissionAnswer(decision.allowed, decision.text, "policy", hint=decision.hint)
-        if not session.spec.asks:
+        if not session.spec.asks and not (query.kind is QuestionKind.COMMAND and session.spec.is_planning):
             why = f"the permission mode of this session is {session.spec.permission_mode.value}, so there is no prompt"
             return PermissionAnswer(False, why, "policy")
         grant = session.grants.of_command(question.key)
@@ -257,7 +257,8 @@ class PermissionQueries:
         decided = await self._decided(session, query, uid)
         decision, command = decided.decision, query.command or ""
         suggestions: tuple[Suggestion, ...] = ()
-        if decision.reason is Reason.SANDBOXED and is_exact(command):  # no rule that allows beats one that asks
+        asked_by_mode = decision.reason is Reason.SANDBOXED  # no rule that allows beats one that asks
+        if asked_by_mode and is_exact(command) and session.spec.asks:
             rule = f"Bash({command.strip()})"
             suggestions = Suggestion(True, "permissions.allow", rule), Suggestion(False, "permissions.deny", rule)
         warnings = () if decided.sandboxed else (_OUTSIDE,)

@@ -33,13 +33,17 @@ class SessionSpec:
     """Opened by a connection that has given powers up: its settings only tighten."""
 
     @property
+    def is_planning(self) -> bool:
+        return self.permission_mode is PermissionMode.PLAN
+
+    @property
     def only_tightens(self) -> bool:
         """Return whether settings and overrides of callers may only tighten."""
-        return self.restricted or self.permission_mode is PermissionMode.PLAN
+        return self.restricted or self.is_planning
 
     @property
     def asks(self) -> bool:
-        """Return whether open decisions become questions to subscribers."""
+        """Return whether decisions that could open something become questions to subscribers."""
         return self.permission_mode not in (PermissionMode.NONE, PermissionMode.PLAN)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,17 +13,9 @@ from sandboxd.policy.commands.exclusion import decide_exclusion
 from sandboxd.policy.commands.shell_syntax import read_line
 from sandboxd.policy.model import CommandPolicy, CommandRule, Policy
 from sandboxd.settings.origins import Origin, Source
+from support.pages import decision_table, table_rows
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
 ORIGIN = Origin(Source.LOCAL, "test")
-
-
-def rows(heading: str) -> list[list[str]]:
-    """Return the cells of the table below a heading, without group titles."""
-    text = PAGE.read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    lines = [line for line in text.splitlines() if line.startswith("|")][2:]
-    cells = [[cell.strip(" ") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
-    return [row for row in cells if not row[0].startswith("**")]
 
 
 def code(cell: str) -> str:
@@ -39,21 +30,21 @@ def commands(*patterns: str) -> tuple[CommandRule, ...]:
     return tuple(CommandRule(pattern, ORIGIN) for pattern in patterns)
 
 
-@pytest.mark.parametrize(("pattern", "command", "matches"), rows("Patterns"))
+@pytest.mark.parametrize(("pattern", "command", "matches"), table_rows("commands.md", "Patterns"))
 def test_patterns(pattern: str, command: str, matches: str) -> None:
     (simple,) = read_line(code(command)).commands
     words = [word.text for word in simple.words]
     assert parse_command_pattern(code(pattern)).matches(words) is (matches == "yes")
 
 
-@pytest.mark.parametrize(("command", "runs", "because"), rows("Excluded commands"))
+@pytest.mark.parametrize(("command", "runs", "because"), table_rows("commands.md", "Excluded commands"))
 def test_excluded_commands(command: str, runs: str, because: str) -> None:
     exclusion = decide_exclusion(commands("docker", "gh *", "npm run build"), code(command))
     assert exclusion.excluded is (runs == "outside"), exclusion.why
     assert because
 
 
-@pytest.mark.parametrize(("command", "behaviour"), rows("Rules about commands"))
+@pytest.mark.parametrize(("command", "behaviour"), table_rows("commands.md", "Rules about commands"))
 def test_rules(command: str, behaviour: str) -> None:
     policy = Policy(
         enabled=True,
@@ -77,10 +68,9 @@ SITUATIONS: dict[str, tuple[Policy, str | None]] = {
     "`enabled: false`": (Policy(enabled=False), None),
 }
 CELLS = [
-    (row[0], situation, answer)
-    for row in rows("The gates, in order")
-    if len(row) > 3 and row[0] != "command" and not row[0].startswith("---")
-    for situation, answer in zip(SITUATIONS, row[1:], strict=True)
+    (command, situation, answer)
+    for command, answers in decision_table().items()
+    for situation, answer in answers.items()
 ]
 
 
@@ -100,10 +90,14 @@ def test_the_decision_table(command: str, situation: str, answer: str) -> None:
 
 
 def test_the_decision_table_has_every_situation() -> None:
-    (head,) = (row for row in rows("The gates, in order") if row[0] == "command")
-    assert head[1:] == list(SITUATIONS) and len(CELLS) == 11 * len(SITUATIONS)
+    assert all(list(answers) == list(SITUATIONS) for answers in decision_table().values())
+    assert len(CELLS) == 11 * len(SITUATIONS)
 
 
 def test_the_page_lists_the_gates_in_their_order() -> None:
-    named = [row[0].replace(" ", "_") + "_gate" for row in rows("The gates, in order") if row[0] and len(row) == 3]
+    named = [
+        row[0].replace(" ", "_") + "_gate"
+        for row in table_rows("commands.md", "The gates, in order")
+        if row[0] and len(row) == 3
+    ]
     assert named == [gate.__name__ for gate in GATES]

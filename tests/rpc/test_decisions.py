@@ -10,9 +10,10 @@ import pytest
 
 from support.daemon import RunningDaemon, running_daemon
 from support.fake_runtime import FakeMachine
+from support.pages import decision_table
 from support.rpc import RawClient
 
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "sandbox": {"enabled": True, "excludedCommands": ["docker"]},
     "permissions": {"deny": ["Bash(rm:*)"], "ask": ["Bash(git push:*)"]},
 }
@@ -43,6 +44,38 @@ async def test_decisions(
     assert behavior is None or result["behavior"] == behavior
     assert result["reason"]["type"] == reason
     assert result["reason"]["text"]
+
+
+SWITCHES: dict[str, tuple[dict[str, Any], str]] = {
+    "defaults": ({}, "prompt"),
+    "`autoAllowBashIfSandboxed: false`": ({"autoAllowBashIfSandboxed": False}, "prompt"),
+    "`allowUnsandboxedCommands: false`": ({"allowUnsandboxedCommands": False}, "prompt"),
+    "mode `open`": ({}, "open"),
+    "mode `plan`": ({}, "plan"),
+    "mode `none`": ({}, "none"),
+    "`enabled: false`": ({"enabled": False}, "prompt"),
+}
+
+
+@pytest.mark.parametrize("situation", SWITCHES)
+async def test_every_cell_of_the_decision_table(machine: FakeMachine, situation: str) -> None:
+    switches, mode = SWITCHES[situation]
+    settings = {**SETTINGS, "sandbox": {**SETTINGS["sandbox"], **switches}}
+    async with running_daemon(settings=settings, assemble=machine.assemble) as running, running.client() as client:
+        params = {"cwd": str(running.around.project), "permission_mode": mode}
+        session = (await client.result("session.open", params))["session_id"]
+        for command, answers in decision_table().items():
+            machine.backend.unavailable = "no user namespaces" if command.endswith("without sandbox") else ""
+            asked = {
+                "command": "" if command.startswith("nothing") else command.split("`")[1],
+                "dangerouslyDisableSandbox": command.endswith("with a wish"),
+                "session_id": session,
+                "is_sandbox": True,
+            }
+            found = await client.result("should_sandbox", asked)
+            where = "" if found["behavior"] == "deny" else "inside, " if found["sandboxed"] else "outside, "
+            assert f"{where}{found['behavior']}" == answers[situation], command
+            assert (found["question"] is None) is (found["behavior"] != "ask")
 
 
 async def test_the_rule_and_its_place(client: RawClient, running: RunningDaemon) -> None:

@@ -177,6 +177,8 @@ def enabled_gate(policy: Policy, request: CommandRequest) -> CommandDecision | N
 def override_gate(policy: Policy, request: CommandRequest) -> CommandDecision | None:
     if not request.disable_sandbox:
         return None
+    if policy.commands.allow_unsandboxed and _is_empty(request):
+        return None  # there is nothing to ask about
     if policy.commands.allow_unsandboxed:
         return _answer(
             False,
@@ -197,8 +199,12 @@ def why_sandboxed(commands: CommandPolicy, mode: PermissionMode = PermissionMode
     return "sandbox.allowUnsandboxedCommands is false"
 
 
+def _is_empty(request: CommandRequest) -> bool:
+    return request.command is None or not request.command.strip()
+
+
 def no_command_gate(policy: Policy, request: CommandRequest) -> CommandDecision | None:
-    if request.command is None or not request.command.strip():
+    if _is_empty(request):
         return _answer(False, Behavior.ALLOW, Reason.NO_COMMAND, "there is no command")
     return None
 

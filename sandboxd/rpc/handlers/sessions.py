@@ -89,7 +89,7 @@ class SessionMethods:
             settings, wanted, warnings = change_object(own or {}, changes, before, scope, confirmed=confirmed)
         assert settings is not None
         opened, added = (old.settings, settings or None) if spec.restricted else (settings or None, None)
-        planning = spec.permission_mode is PermissionMode.PLAN
+        planning = spec.is_planning
         policy = self.policies.of_session(
             session.cwd, opened, restricted=spec.only_tightens, added=added, planning=planning
         )
