@@ -151,6 +151,22 @@ def test_lint_names_the_place_and_the_nearest_key(cli: CommandLine, alone: dict[
     assert (answer["ok"], answer["files"], answer["problems"][0]["line"]) == (False, ["bad.json"], 3)
 
 
+OTHERS = """gdb|vim|tmux|screen|tar|rsync|psql|sqlite3|npm|yarn|bunx|cargo|go|uv run:*|just|crontab|at""".split("|")
+"""Programs that run programs."""
+
+
+def test_lint_knows_programs_that_run_others(cli: CommandLine, alone: dict[str, str], tmp_path: Path) -> None:
+    never = ["docker ps && ls", "X=1 docker", "docker > x"]
+    fine = ["docker ps:*", "npm run build", "git push:*", "uv sync"]
+    patterns = [*OTHERS, *never, *fine]
+    (tmp_path / "a.json").write_text(json.dumps({"sandbox": {"excludedCommands": patterns}}))
+    done = cli.run("settings", "lint", "a.json", "--as", "user", "--json", cwd=tmp_path, env=alone)
+    problems = json.loads(done.stdout)["problems"]
+    assert all(problem["severity"] == "error" for problem in problems) and done.returncode == 1
+    for pattern in patterns:
+        assert any(repr(pattern) in problem["message"] for problem in problems) is (pattern not in fine), pattern
+
+
 def test_lint_of_what_is_fine_says_nothing(cli: CommandLine, alone: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"sandbox": {"enabled": true}} // fine')
     done = cli.run("settings", "lint", "a.json", cwd=tmp_path, env=alone)
