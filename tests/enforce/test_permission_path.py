@@ -11,6 +11,7 @@ import pytest
 
 from support.daemons import DaemonProcess
 from support.terminal import Terminal
+from support.users import CHECKOUT
 
 
 @pytest.fixture
@@ -78,6 +79,35 @@ def test_whether_a_command_may_run_is_asked_too(daemon: DaemonProcess, desk: Ter
     if strict:
         assert daemon.run("run", "--decide", "-c", show).stdout == "1\n"
     assert daemon.run("run", "-c", show).stdout == "1\n", "run alone asks for no decision"
+
+
+ASKING = """
+import asyncio, json
+from sandboxd_client import AsyncClient, Client
+
+OPTIONS = dict(decide=True, capture_output=True, text=True)
+RUNS = (("date +a$SANDBOX_RUNTIME", {}), ("echo b${SANDBOX_RUNTIME-}", {"dangerously_disable_sandbox": True}))
+
+async def ask():
+    async with AsyncClient(autostart=False, role="agent") as box:
+        return [(await box.run(line, **OPTIONS, **wish)).stdout for line, wish in RUNS]
+
+with Client(autostart=False, role="agent") as box:
+    print(json.dumps([[box.run(line, **OPTIONS, **wish).stdout for line, wish in RUNS], asyncio.run(ask())]))
+"""
+
+
+def test_both_clients_ask_through_subscribers(daemon: DaemonProcess) -> None:
+    rules = {"permissions": {"ask": ["Bash(date:*)"]}}
+    daemon.identity.write(daemon.identity.home / ".claude" / "settings.json", json.dumps(rules))
+    code = (CHECKOUT / "examples" / "approve.py").read_text()
+    argv = daemon.identity.python("-c", code, "once", "4")
+    with daemon.identity.popen(argv, env=daemon.environment(), stdout=subprocess.PIPE, text=True) as answering:
+        assert answering.stdout is not None and answering.stdout.readline() == "waiting for questions\n"
+        done = daemon.python(ASKING)
+        kinds = [line.partition(":")[0] for line in answering.stdout]
+    assert kinds == ["command", "sandbox_override"] * 2
+    assert json.loads(done.stdout) == [["a1\n", "b\n"]] * 2
 
 
 OFF = """

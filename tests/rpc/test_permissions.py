@@ -769,6 +769,9 @@ async def test_the_names_of_the_original_are_negotiated(
         assert (question["requestId"], question["toolUseId"], question["host"]) == (
             question["request_id"], "c-9", "ask.test",
         )  # fmt: skip
+        async with running.client() as later:
+            (known,) = (await later.result("permission.subscribe", {"original_names": True}))["open"]
+            assert known == question
         assert "requestId" not in other and other == {k: v for k, v in question.items() if k in other}
         reply = await person.call("sandbox_permission_response", {"requestId": question["requestId"]})
         assert reply["error"]["data"]["slug"] == "invalid_params"

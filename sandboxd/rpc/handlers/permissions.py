@@ -50,7 +50,9 @@ class PermissionMethods:
     async def subscribe(self, call: MethodCall, params: PermissionSubscribeParams) -> PermissionSubscribeResult:
         """Return the open questions, and notify of each later question and outcome."""
         teller = tell_original if params.original_names else tell
-        return PermissionSubscribeResult(tuple(map(_request, self.permissions.subscribe(call.client, teller))))
+        asked = map(_request, self.permissions.subscribe(call.client, teller))
+        named = (_named(one, original=params.original_names) for one in asked)
+        return PermissionSubscribeResult(cast("tuple[PermissionRequest, ...]", tuple(named)))
 
     async def respond(self, call: MethodCall, params: PermissionResponseParams) -> PermissionResponseResult:
         """Record an answer to a question.
@@ -157,17 +159,8 @@ class PermissionMethods:
 
 
 def tell(client: ConnectedClient, event: Asked | ResolvedQuestion, *, original_names: bool = False) -> None:
-    def told(record: PermissionRequest | PermissionResolved) -> dict[str, object]:
-        fields = encode(record)
-        more = {"requestId": record.request_id}
-        if isinstance(record, PermissionRequest):
-            more["toolUseId"] = fields["command_id"]
-        else:
-            more["decision"] = record.behavior
-        return fields | more if original_names else fields
-
     if isinstance(event, Asked):
-        client.notify("sandbox_permission_request", told(_request(event)))
+        client.notify("sandbox_permission_request", _named(_request(event), original=original_names))
         return
     record = PermissionResolved(
         request_id=event.request_id or "",
@@ -178,7 +171,17 @@ def tell(client: ConnectedClient, event: Asked | ResolvedQuestion, *, original_n
         outcome=event.outcome.value,
         text=event.why,
     )
-    client.notify("sandbox_permission_resolved", told(record))
+    client.notify("sandbox_permission_resolved", _named(record, original=original_names))
+
+
+def _named(record: PermissionRequest | PermissionResolved, *, original: bool) -> dict[str, object]:
+    """Return the fields of a record, with the names of the original beside where they are wanted."""
+    fields: dict[str, object] = encode(record)
+    if not original:
+        return fields
+    asked = isinstance(record, PermissionRequest)
+    more = {"toolUseId": fields["command_id"]} if asked else {"decision": fields["behavior"]}
+    return {**fields, "requestId": record.request_id, **more}
 
 
 tell_original = partial(tell, original_names=True)
