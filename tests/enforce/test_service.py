@@ -402,12 +402,16 @@ if os.geteuid() == 0:
         """Of a command through its proxy and of a client at the same time."""
         manager, identity = installation.manager, installation.identity
         workspace, python = identity.workspace, str(Path(installation.program).with_name("python"))
+        identity.run(["mkdir", str(identity.home / "flood")], check=True)
         shutil.copytree(CHECKOUT / "bench" / "flooding", identity.home / "flood" / "flooding")
         identity.write(installation.units / f"{SERVICE}.d" / "watchdog.conf", "[Service]\nWatchdogSec=4s\n")
         installation.done("service", "install", "--now")
 
         def flooding(*before: str, what: str) -> subprocess.Popen[bytes]:
-            code = f"import runpy, sys; sys.argv[1:] = ['{what}']; runpy.run_module('flooding', run_name='__main__')"
+            code = (
+                f"import runpy, sys; open('begun-{what}', 'w').close(); sys.argv[1:] = ['{what}']; "
+                "runpy.run_module('flooding', run_name='__main__')"
+            )
             argv = [
                 "env",
                 f"--chdir={identity.home / 'flood'}",
@@ -427,7 +431,8 @@ if os.geteuid() == 0:
             wait_until((workspace / "started").exists, "the other command runs")
             flooding(installation.program, "run", "--", what=attack)
             flooding(what=client)
-            wait_until(lambda: json.loads(installation.done("status", "--json"))["commands"] == 2, "the flood runs")
+            begun = [identity.home / "flood" / f"begun-{what}" for what in (attack, client)]
+            wait_until(lambda: all(file.exists() for file in begun), "the floods run")
             for _ in range(2):
                 pid = installation.pid()
                 for _ in range(3):
