@@ -1,12 +1,13 @@
 """A client's connection: bytes to messages, messages to calls, answers back.
 
 Requests are pipelined and answered out of order, each in its own task. The daemon holds a bounded amount for a client:
-- a line may have 4 MiB, a batch 256 calls; unfinished lines of all clients together `MOST_HELD`;
+- a line may have 4 MiB, a batch 256 calls;
 - `MOST_IN_FLIGHT` calls are worked on at once, and what more a batch has; what follows is not read until one of them is
   answered; nor is it while these requests have `MOST_SIZE_IN_FLIGHT` together;
 - answers that the client does not take stop the reading of its further requests;
 - all connections of a process do so much in one turn of the event loop, measured by the clock, then others are first;
-- notifications that it does not take end the connection: the daemon never waits for a subscriber.
+- notifications that it does not take end the connection: the daemon never waits for a subscriber;
+- unfinished lines, large requests, calls and unread answers of all connections have bounds as well (`rpc.room`).
 
 When the client goes away its calls are cancelled. The daemon hears of it only when the last of them has ended, so that
 a session that was just being opened cannot outlive its owner. A client that closes no more than its sending half (a
@@ -21,18 +22,28 @@ import select
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 from structlog.typing import FilteringBoundLogger
 
 from sandboxd.errors import CallerError
 from sandboxd.handover.record import Descriptor
-from sandboxd.proxy.fair_share import CONNECTION, Share
+from sandboxd.proxy.fair_share import CONNECTION
 from sandboxd.rpc.dispatch import PATIENT, Dispatcher, answer_to
 from sandboxd.rpc.handlers.hello import may_be_hello
-from sandboxd.rpc.jsonrpc import DEEPEST, Json, error_message, is_response, is_too_deep
+from sandboxd.rpc.jsonrpc import (
+    DEEPEST,
+    MOST_VALUES,
+    Json,
+    error_message,
+    has_too_many_values,
+    is_response,
+    is_too_deep,
+)
 from sandboxd.rpc.peer import AGENT, Caller
+from sandboxd.rpc.room import LARGE, MOST_HELD, MOST_LARGE, ClientRoom, InFlight
+from sandboxd.rpc.shares import ClientShare
 from sandboxd_client.wire import codes
 from sandboxd_client.wire.framing import FrameError, JsonTextError, LineDecoder, encode_line
 from sandboxd_client.wire.jsontext import loads
@@ -42,9 +53,6 @@ MOST_SIZE_IN_FLIGHT = 1 << 20
 """Characters of the requests of a connection that are worked on: each is kept several times, with its answer."""
 MOST_UNTAKEN = 4 << 20
 """Bytes that may wait for the client before a notification ends the connection."""
-MOST_HELD = 16 << 20
-"""Bytes of unfinished lines of all connections together, beside `HELD_BY_EACH` that any may have."""
-HELD_BY_EACH = 64 << 10
 _PAUSE_ABOVE, _RESUME_BELOW = 256 << 10, 64 << 10
 _READ = 40
 """Cost of a read besides that of the system call: to stop and to go on."""
@@ -82,16 +90,6 @@ class ConnectionRecord:
         return replace(known, access=AGENT) if self.restricted else known
 
 
-@dataclass(slots=True)
-class Held:
-    """Bytes of unfinished lines of all connections, beyond the share of each.
-
-    `buffer` is that of the one read that is under way."""
-
-    size: int = 0
-    buffer: bytearray = field(default_factory=lambda: bytearray(64 << 10))
-
-
 class RpcConnection(asyncio.BufferedProtocol):
     """A connection of a client, and the owner of the sessions opened over it.
 
@@ -105,16 +103,17 @@ class RpcConnection(asyncio.BufferedProtocol):
         log: FilteringBoundLogger,
         opened: Callable[[RpcConnection], None],
         lost: Callable[[RpcConnection], None],
-        share_of: Callable[[Caller], Share],
+        share_of: Callable[[Caller], ClientShare],
         hurry: Callable[[], None],
-        held: Held,
+        room: ClientRoom,
     ) -> None:
-        self._held = held
+        self._room = room
         self._holds = 0
         self._share_of = share_of
         self._hurry = hurry
-        self._share: Share = cast(Share, None)
-        self._waits_for_turn = False
+        self._share: ClientShare = cast(ClientShare, None)
+        self._waits = False
+        """For its turn or for room."""
         self._read_begun = 0.0
         self._dispatcher = dispatcher
         self._admit = admit
@@ -155,26 +154,28 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._is_connected = True
         self._transport.set_write_buffer_limits(_PAUSE_ABOVE, _RESUME_BELOW)
         try:
-            self._caller = self._admit(transport.get_extra_info("socket"))
+            caller = self._admit(transport.get_extra_info("socket"))
+            self._share = self._share_of(caller)
+            self._share.connect()
         except CallerError as error:
             self._log.warning("caller refused", reason=error.slug)
             self._send(answer_to(error))
             self._transport.close()
             return
-        self._share = self._share_of(self._caller)
+        self._caller = caller
         self._share.spend(CONNECTION)
         self._log = self._log.bind(peer=self._caller.pid)
         self._opened(self)
 
     def get_buffer(self, sizehint: int) -> bytearray:
         self._read_begun = time.perf_counter()
-        return self._held.buffer
+        return self._room.buffer
 
     def buffer_updated(self, size: int) -> None:
         if self._caller is not None:
             self._share.spend_since(self._read_begun)
             self._share.spend(_READ)
-            with memoryview(self._held.buffer)[:size] as data:
+            with memoryview(self._room.buffer)[:size] as data:
                 self._lines.feed(data)
             self._take_lines()
 
@@ -189,7 +190,11 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._hold(0)
-        if self._caller is None or self._given_away:
+        self._room.note_unread(self, 0)
+        if self._caller is None:
+            return
+        self._share.connections -= 1
+        if self._given_away:
             return
         for call in self._calls:
             call.cancel()
@@ -201,6 +206,7 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._writable = True
+        self._room.note_unread(self, self.unread)
         self._untaken = bytearray(self._unwritten)
         self._take_lines()
 
@@ -216,9 +222,10 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     def _take_lines(self) -> None:
         while self._ready():
-            if not self._share.has_some():
-                self._waits_for_turn = True
-                self._share.later(self._have_turn)
+            place = self._share.in_flight.place_for(len(self._lines))
+            if place is not None or not self._share.has_some():
+                self._waits = True
+                self._share.later(self._go_on) if place is None else place.append(self._go_on)
                 break
             begun = time.perf_counter()
             line: str | None = ""
@@ -226,6 +233,9 @@ class RpcConnection(asyncio.BufferedProtocol):
                 line = self._lines.next_line()
                 if line is None:
                     break
+                self._check_room(line)
+                if has_too_many_values(line):
+                    raise JsonTextError("parse_error", f"more than {MOST_VALUES:,} values")
                 message = loads(line)
                 if is_too_deep(line, message):
                     raise JsonTextError("parse_error", f"nested deeper than {DEEPEST} levels")
@@ -235,33 +245,39 @@ class RpcConnection(asyncio.BufferedProtocol):
                 if error.slug == "not_utf8" or may_be_hello(line or ""):
                     self._dispatcher.restrict(self)
                 self._send(error_message(codes.number_of(error.slug), error.message, error.slug, _ONE_LINE))
+            except _NoRoom as error:
+                if may_be_hello(line or ""):
+                    self._dispatcher.restrict(self)
+                self._send(_no_room(str(error)))
             finally:
                 self._share.spend_since(begun)
-        if not self._waits_for_turn:
+        if not self._waits:
             self._hold(len(self._lines))
         self._read_or_not()
 
     def _hold(self, size: int) -> None:
         """Count the kept bytes of an unfinished line."""
-        more = max(size - HELD_BY_EACH, 0) - self._holds
-        if more > 0 and self._held.size + more > MOST_HELD:
+        more = max(size - LARGE, 0) - self._holds
+        if more > 0 and self._room.held + more > MOST_HELD:
             self._lines.drop()
-            hint = "send it again when other requests are answered"
-            text = "requests that are not complete take too much room"
-            self._send(error_message(codes.BUSY, text, "too_many_requests", hint))
+            self._send(_no_room("requests that are not complete"))
             more = -self._holds
         self._holds += more
-        self._held.size += more
+        self._room.held += more
 
-    def _have_turn(self) -> None:
-        self._waits_for_turn = False
+    def _check_room(self, line: str) -> None:
+        if len(line) > LARGE and self._room.large + len(line) > MOST_LARGE:
+            raise _NoRoom("large requests")
+
+    def _go_on(self) -> None:
+        self._waits = False
         if not self._given_away and not self._transport.is_closing():
             self._take_lines()
             self._close_when_answered()
 
     def _ready(self) -> bool:
         few = self._in_flight < MOST_IN_FLIGHT and self._size_in_flight < MOST_SIZE_IN_FLIGHT
-        free = not self._waits_for_turn and few
+        free = not self._waits and few
         return self._writable and not self._paused and free
 
     def _read_or_not(self) -> None:
@@ -283,11 +299,18 @@ class RpcConnection(asyncio.BufferedProtocol):
         else:
             call = asyncio.get_running_loop().create_task(self._answer(message), name=f"rpc-{self.caller.pid}")
             self._calls[call] = message
-            self._in_flight += _size(message)
             self._sizes[call] = size
-            self._size_in_flight += size
+            self._count(_size(message), size)
             self._idle.clear()
             call.add_done_callback(self._answered)
+
+    def _count(self, calls: int, size: int) -> None:
+        """Record that calls have begun, or (negative) have been answered."""
+        self._in_flight += calls
+        self._size_in_flight += size
+        large = size if abs(size) > LARGE else 0
+        self._room.large += large
+        self._share.in_flight.add(calls, large)
 
     async def _answer(self, message: object) -> None:
         try:
@@ -305,8 +328,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         if self._given_away:
             return
         was_full = not self._ready()
-        self._in_flight -= _size(self._calls.pop(call, None))
-        self._size_in_flight -= self._sizes.pop(call, 0)
+        self._count(-_size(self._calls.pop(call, None)), -self._sizes.pop(call, 0))
         if not call.cancelled() and (error := call.exception()) is not None:
             self._log.error("connection failed", exc_info=error)
             self._transport.abort()
@@ -317,7 +339,7 @@ class RpcConnection(asyncio.BufferedProtocol):
             self._close_when_answered()
 
     def _close_when_answered(self) -> None:
-        if self._half_closed and not self._calls and not self._waits_for_turn:
+        if self._half_closed and not self._calls and not self._waits:
             self._transport.close()
 
     # answers and notifications out
@@ -336,18 +358,27 @@ class RpcConnection(asyncio.BufferedProtocol):
             self._untaken += data
             return
         self._transport.write(data)
-        waiting = self._transport.get_write_buffer_size()
+        waiting = self.unread
+        self._room.note_unread(self, waiting)
         if not waiting:
             self._untaken.clear()
             return
         self._untaken += data
-        if len(self._untaken) > 2 * waiting + _PAUSE_ABOVE:  # a client may be late for ever, and take it all
+        if len(self._untaken) > 2 * waiting + _RESUME_BELOW:  # a client may be late for ever, and take it all
             del self._untaken[: len(self._untaken) - waiting]
 
     @property
+    def unread(self) -> int:
+        """Return the number of bytes that the kernel has not taken yet."""
+        return self._transport.get_write_buffer_size()
+
+    @property
+    def in_flight(self) -> InFlight:
+        return self._share.in_flight
+
+    @property
     def _unwritten(self) -> bytes:
-        """Return the written bytes that the kernel has not taken yet."""
-        size = self._transport.get_write_buffer_size()
+        size = self.unread
         return bytes(self._untaken[len(self._untaken) - size :]) if size else b""
 
     def _answer_stopping(self, message: object) -> None:
@@ -359,11 +390,14 @@ class RpcConnection(asyncio.BufferedProtocol):
         """Send a notification.
 
         A client that does not take them is cut off: it reconnects and asks for a snapshot."""
-        if self._is_connected and self._transport.get_write_buffer_size() > MOST_UNTAKEN:
-            self._log.warning("connection cut: the client does not read", method=method)
-            self._transport.abort()
+        if self._is_connected and self.unread > MOST_UNTAKEN:
+            self.cut("the client does not read")
             return
         self._send({"jsonrpc": "2.0", "method": method, "params": params})
+
+    def cut(self, reason: str) -> None:
+        self._log.warning(f"connection cut: {reason}")
+        self._transport.abort()
 
     # from one daemon to the next (docs/restarts.md)
 
@@ -455,6 +489,15 @@ def _unsendable(message: Json | list[Json], error: FrameError | JsonTextError) -
     if isinstance(request_id, str) and not request_id.isascii():
         request_id = None  # it may be what cannot be sent
     return error_message(codes.INTERNAL_ERROR, f"the answer cannot be sent: {error.message}", slug, "", request_id)
+
+
+class _NoRoom(Exception):
+    """A lack of room for a request; the text is what takes it."""
+
+
+def _no_room(what: str) -> Json:
+    hint = "send it again when other requests are answered"
+    return error_message(codes.BUSY, f"{what} take too much room", "too_many_requests", hint)
 
 
 def _size(message: object) -> int:

@@ -11,6 +11,7 @@ import asyncio
 import difflib
 import inspect
 import math
+import re
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, cast
@@ -28,6 +29,10 @@ MOST_IN_BATCH = 256
 DEEPEST = 64
 """Levels of a message. No method needs ten; and what is nested nearly as deep as Python goes can be read at one place
 and then not be copied, written or handed to another daemon at the next."""
+
+MOST_VALUES = 250_000
+"""Values of a message, about: each takes up to a hundred bytes, and three characters in its line."""
+_TEXTS = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 
 MOST_ID = 2**64 - 1
 
@@ -196,6 +201,15 @@ def is_too_deep(text: str, message: object) -> bool:
             for inner in (outer.values() if isinstance(outer, dict) else outer)
         ]
     return any(isinstance(one, (dict, list)) for one in level)
+
+
+def has_too_many_values(text: str) -> bool:
+    """Return whether a message is not to be read, because of the number of its values (`MOST_VALUES`)."""
+    return _count_values(text) > MOST_VALUES and _count_values(_TEXTS.sub("", text)) > MOST_VALUES
+
+
+def _count_values(text: str) -> int:
+    return text.count(",") + text.count("[") + text.count("{")
 
 
 def is_response(message: object) -> bool:

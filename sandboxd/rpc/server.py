@@ -19,9 +19,10 @@ from structlog.typing import FilteringBoundLogger
 from sandboxd.errors import CallerError
 from sandboxd.processes import Process
 from sandboxd.proxy.fair_share import CONNECTION, Share, Timed
-from sandboxd.rpc.connection import ConnectionRecord, Held, RpcConnection
+from sandboxd.rpc.connection import ConnectionRecord, RpcConnection
 from sandboxd.rpc.dispatch import Dispatcher
 from sandboxd.rpc.peer import Caller, Identity, identify
+from sandboxd.rpc.room import ClientRoom
 from sandboxd.rpc.shares import ClientShare, ClientTurns
 from sandboxd.rpc.socket import ListeningSocket
 
@@ -41,7 +42,7 @@ class Connections:
 
     def __init__(self, hurry: Callable[[], None] = lambda: None) -> None:
         self._hurry = hurry
-        self._held = Held()
+        self._room = ClientRoom()
         self.turns = ClientTurns()
         self._shares: WeakValueDictionary[Process, ClientShare] = WeakValueDictionary()
         self._recent: deque[ClientShare] = deque(maxlen=_RECENT)
@@ -126,7 +127,7 @@ class Connections:
             except Exception:
                 log.exception("the end of a connection was not clean", peer=connection.caller.pid)
 
-        return RpcConnection(dispatcher, admit, log, self._admit, forget, self._share_of, self._hurry, self._held)
+        return RpcConnection(dispatcher, admit, log, self._admit, forget, self._share_of, self._hurry, self._room)
 
     async def connect(self, connection: RpcConnection, record: ConnectionRecord) -> None:
         """Resume the connection of a client of an earlier daemon."""

@@ -16,7 +16,9 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from sandboxd.errors import CallerError
 from sandboxd.proxy.fair_share import STEP, Share, Timed, Turns
+from sandboxd.rpc.room import MOST_CONNECTIONS_OF_ONE, InFlight
 
 T = TypeVar("T")
 
@@ -98,7 +100,7 @@ class ClientShare(Share):
 
     What is over the credit comes from its share of a turn, and all of it is owed."""
 
-    __slots__ = ("_all", "_credit", "_heavy", "at_work", "in_threads", "jobs")
+    __slots__ = ("_all", "_credit", "_heavy", "at_work", "connections", "in_flight", "in_threads", "jobs")
 
     def __init__(self, turns: ClientTurns) -> None:
         super().__init__(turns, most_owed=MOST_OWED, least_price=BUDGET)  # one in a turn: a line may be enormous
@@ -109,6 +111,15 @@ class ClientShare(Share):
         """For `Workers`: those that wait for a thread, whether one is at work, and what threads have cost by now."""
         self.at_work = False
         self.in_threads = 0
+        self.connections = 0
+        self.in_flight = InFlight()
+
+    def connect(self) -> None:
+        """Count a connection. Raises CallerError `connections_too_many`."""
+        if self.connections >= MOST_CONNECTIONS_OF_ONE:
+            text = f"this process has {MOST_CONNECTIONS_OF_ONE:,} connections"
+            raise CallerError("connections_too_many", text, hint="use one of them: requests may be pipelined")
+        self.connections += 1
 
     def spend(self, cost: int = STEP, size: int = 0) -> None:
         cost, self.in_threads = cost + self.in_threads, 0

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from sandboxd.rpc.call import MethodCall, Route
-from sandboxd.rpc.connection import MOST_HELD
 from sandboxd.rpc.peer import MethodAccess
+from sandboxd.rpc.room import MOST_HELD
 from sandboxd.rpc.shares import (
     BUDGET,
     CREDIT,
@@ -101,7 +101,7 @@ async def test_unfinished_lines_of_all_clients_have_a_bound(door: Door) -> None:
         for one in clients:
             one.send_bytes(b"x" * (3 << 20))
             await one.writer.drain()
-        await wait_until_async(lambda: door.connections._held.size > MOST_HELD * 3 // 4, "lines are held")
+        await wait_until_async(lambda: door.connections._room.held > MOST_HELD * 3 // 4, "lines are held")
         refused = 0
         for one in clients:
             one.send_bytes(b"\n")
@@ -109,7 +109,7 @@ async def test_unfinished_lines_of_all_clients_have_a_bound(door: Door) -> None:
             refused += answer["error"]["data"]["slug"] == "too_many_requests"
             assert await one.result("ask") == {}
         assert refused >= 6
-        await wait_until_async(lambda: door.connections._held.size == 0, "nothing is held any more")
+        await wait_until_async(lambda: door.connections._room.held == 0, "nothing is held any more")
 
 
 class Clock:

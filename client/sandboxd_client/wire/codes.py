@@ -62,6 +62,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("shell_unknown", CALLER, "the named shell does not exist or is not executable"),
     ("host_invalid", CALLER, "not a host name or address"),
     ("wraps_too_many", CALLER, "too many wrapped commands of one session wait for their start"),
+    ("connections_too_many", CALLER, "one process has reached the limit of its connections"),
     ("sessions_too_many", CALLER, "one connection, or all detached sessions, have reached their limit"),
     ("confirmation_needed", CALLER, "a change opens very much and was not confirmed"),
     ("publish_invalid", CALLER, "not a port to publish"),
