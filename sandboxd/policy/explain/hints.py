@@ -258,13 +258,34 @@ HINTS: tuple[Hint, ...] = (
     ),
     Hint(
         _SERVICE, _ANY,
-        "the program starts a sandbox inside this one, which macOS refuses; start it without "
-        "(browsers: --no-sandbox)",
+        "the program starts a sandbox inside this one, which macOS refuses; start it without (browsers: --no-sandbox; "
+        "swift build --disable-sandbox, for macros -Xswiftc -disable-sandbox; xcodebuild "
+        "-IDEPackageSupportDisableManifestSandbox=YES; nix --option sandbox false)",
         operation="forbidden-sandbox-reinit",
+    ),
+    Hint(
+        _SERVICE, r".*/(ps|top)",
+        "macOS starts no setuid programs inside, and outside they show the environment of every program; a shell lists "
+        "its own jobs: jobs -l",
+        operation="forbidden-exec-sugid",
     ),
     Hint(
         _SERVICE, _ANY, "run it outside the sandbox: macOS starts no setuid programs inside",
         operation="forbidden-exec-sugid"
+    ),
+    Hint(
+        _SERVICE, r"com\.apple\.(SecurityServer|securityd\.xpc)",
+        "the preset credentials closes the keychain; if commands may ask it for keys, name the service in "
+        "sandbox.network.allowMachLookup",
+        operation="mach-lookup",
+    ),
+    Hint(
+        _SERVICE, _ANY, "only preferences of the system are readable; pass the value in a variable",
+        operation="user-preference-read",
+    ),
+    Hint(
+        _SERVICE, _ANY, "only shared memory of known libraries is open; use a file in $TMPDIR",
+        operation="ipc-posix-shm.*",
     ),
     Hint(
         _SERVICE,

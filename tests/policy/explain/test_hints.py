@@ -107,7 +107,12 @@ CASES = [
     (SERVICE, "mach-register", "org.chromium.x", None, "allowMachRegister"),
     (SERVICE, "appleevent-send", "com.apple.finder", None, "allowAppleEvents"),
     (SERVICE, "forbidden-sandbox-reinit", "", None, "--no-sandbox"),
+    (SERVICE, "forbidden-sandbox-reinit", "", None, "swift build --disable-sandbox"),
     (SERVICE, "forbidden-exec-sugid", "", None, "setuid"),
+    (SERVICE, "forbidden-exec-sugid", "/bin/ps", None, "jobs -l"),
+    (SERVICE, "mach-lookup", "com.apple.SecurityServer", None, "preset credentials"),
+    (SERVICE, "user-preference-read", "com.example.x", None, "preferences of the system"),
+    (SERVICE, "ipc-posix-shm-read-data", "/x", None, "$TMPDIR"),
     (SERVICE, "pseudo-tty", "", None, "allowPty"),
     (SERVICE, "system-socket", "", None, "allowUnixSockets"),
 ]  # fmt: skip
