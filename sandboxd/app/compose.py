@@ -38,7 +38,14 @@ from sandboxd.daemon.startup import StartUp
 from sandboxd.daemon.state import DaemonState
 from sandboxd.daemon.violation_queries import ViolationQueries
 from sandboxd.handover.document import Incoming
-from sandboxd.host.directories import TEMPORARY_VARIABLE, TemporaryBase, chosen_base, remove_if_empty, temporary_base
+from sandboxd.host.directories import (
+    TEMPORARY_VARIABLE,
+    TemporaryBase,
+    chosen_base,
+    remove_if_empty,
+    temporary_base,
+    user_directories,
+)
 from sandboxd.plan.request import Place
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.hosts.parent_proxies import EnvironmentProxies, read_environment
@@ -256,7 +263,7 @@ class _Steps:
         base = chosen_base(os.geteuid(), chosen, neutralise(opened), default)
         if base.path != default.path:
             self.stack.callback(remove_if_empty, default.path)
-        root = TemporaryRoot(base.path, None if earlier is None else earlier.temporary)
+        root = TemporaryRoot(base.path, None if earlier is None else earlier.temporary, user_directories())
         return _Directories(runtime, lock, base, default.path, await self.stack.enter_async_context(root))
 
     def policies(self, directories: _Directories) -> Policies:

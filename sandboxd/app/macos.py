@@ -15,9 +15,11 @@ from sandboxd.backends.macos.backend import MacosTools, SeatbeltBackend
 from sandboxd.backends.macos.members import Members, SeatbeltMembers, end_members
 from sandboxd.backends.macos.monitor import LogMonitor, MonitorState, MonitorStatus, stream_command
 from sandboxd.backends.macos.planner import SeatbeltPlanner
-from sandboxd.backends.macos.probe import SANDBOX_EXEC, SeatbeltProbe, try_sandbox
+from sandboxd.backends.macos.probe import SANDBOX_EXEC, SeatbeltProbe, refused_constructs, try_sandbox
 from sandboxd.backends.macos.reception import Reception
+from sandboxd.backends.macos.seatbelt.dialect import CONSTRUCTS
 from sandboxd.errors import HostError
+from sandboxd.host.directories import user_directories
 from sandboxd.host.fact_source import HostFacts
 from sandboxd.host.features import CheckStep
 from sandboxd.rpc.peer import Identity, identify
@@ -50,22 +52,27 @@ async def macos_platform(context: BackendContext, parts: MacosDependencies | Non
         ) from error  # fmt: skip
     probe = SeatbeltProbe(parts.sandbox_exec)
     own = Identity.own()
-    tools = MacosTools(parts.sandbox_exec, sys.executable, SUPERVISOR)
 
     async def find_tools() -> MacosTools:
-        await probe.ready()
-        return tools
+        return MacosTools(parts.sandbox_exec, sys.executable, SUPERVISOR, refused=await probe.ready())
 
     async def settle(ticket: str, status: int | None) -> None:
         if status:
             await monitor.settle(ticket, SETTLE_S)
 
     async def steps() -> Sequence[CheckStep]:
-        return (await sandbox_step(parts.sandbox_exec), monitor_step(monitor.status))
+        return (
+            await sandbox_step(parts.sandbox_exec),
+            await language_step(parts.sandbox_exec),
+            monitor_step(monitor.status),
+        )
 
     facts = HostFacts()
     paths = own_code()
-    monitor = LogMonitor(context.log.info, parts.log_command, pauses_s=parts.log_pauses_s)
+    monitor = LogMonitor(
+        context.log.info, parts.log_command, pauses_s=parts.log_pauses_s,
+        provoke=lambda tag: try_sandbox(parts.sandbox_exec, tag),
+    )  # fmt: skip
     reception = Reception(
         os.path.join(context.directory, "launch.sock"),
         lambda connection: identify(connection, own).pid,
@@ -81,7 +88,7 @@ async def macos_platform(context: BackendContext, parts: MacosDependencies | Non
         backend = SeatbeltBackend(reception, monitor, find_tools)
         yield Platform(
             backend=backend,
-            planner=SeatbeltPlanner(facts),
+            planner=SeatbeltPlanner(facts, user_directories()),
             steps=steps,
             layers=lambda: backend.layers,
             daemon_paths=lambda: paths,
@@ -96,6 +103,17 @@ async def sandbox_step(sandbox_exec: str) -> CheckStep:
     except HostError as error:
         return CheckStep("sandbox", False, error.message, error.hint, slug=error.slug)
     return CheckStep("sandbox", True, f"{sandbox_exec} starts a sandbox, and it refuses what it should")
+
+
+async def language_step(sandbox_exec: str) -> CheckStep:
+    """Report the constructs of profiles that this macOS refuses, with what stands in their place."""
+    try:
+        refused = await refused_constructs(sandbox_exec)
+    except HostError as error:
+        return CheckStep("profile language", False, error.message, error.hint, required=False, slug=error.slug)
+    told = [f"{one.name} is refused: {one.instead}" for one in CONSTRUCTS if one.name in refused]
+    accepted = ", ".join(one.name for one in CONSTRUCTS)
+    return CheckStep("profile language", True, "; ".join(told) or f"every construct is accepted: {accepted}")
 
 
 def monitor_step(status: MonitorStatus) -> CheckStep:
@@ -117,4 +135,4 @@ def monitor_warnings(status: MonitorStatus) -> tuple[str, ...]:
 def _reason(status: MonitorStatus) -> str:
     if status.state is MonitorState.UNAVAILABLE:
         return f"the system's log cannot be read: {status.reason}"
-    return "the system's log has no records yet"
+    return "the system's log has not shown a provoked refusal yet"

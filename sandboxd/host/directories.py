@@ -91,6 +91,17 @@ def _why_unusable(path: str, uid: int) -> str:
     return ""
 
 
+def user_directories() -> tuple[str, ...]:
+    """Return the user's directories for temporary files and caches on macOS, which programs ask confstr(3) for."""
+    try:
+        return tuple(os.path.realpath(found) for number in _DARWIN_USER_DIRECTORIES if (found := os.confstr(number)))
+    except (OSError, ValueError):  # not macOS
+        return ()
+
+
+_DARWIN_USER_DIRECTORIES = (65537, 65538)  # _CS_DARWIN_USER_TEMP_DIR, _CS_DARWIN_USER_CACHE_DIR
+
+
 def temporary_base(uid: int, runtime_dir: str, parent: str = TEMPORARY_PARENT) -> TemporaryBase:
     """Return `/var/tmp/sandboxd-UID`, made when it is missing.
 

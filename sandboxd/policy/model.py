@@ -150,12 +150,15 @@ class CommandPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PlatformPolicy:
-    """Switches that weaken or shape a back end, off by default."""
+    """Switches that weaken or shape a back end, off by default.
+
+    `keychain`: macOS lets commands ask for keys and passwords, which the preset `credentials` ends."""
 
     weaker_nested_sandbox: bool = False
     weaker_network_isolation: bool = False
     allow_apple_events: bool = False
     allow_pty: bool = False
+    keychain: bool = True
     bwrap_path: str | None = None
 
 

@@ -41,10 +41,11 @@ class TemporaryRoot:
     """The directory of one daemon.
 
     `base` exists, is owned by the user and has mode 0700. `before` is what an earlier daemon has handed over: then
-    it goes on with that directory."""
+    it goes on with that directory. In `elsewhere`, directories of macOS, commands of a session make `sandboxd-D-T`."""
 
-    def __init__(self, base: str, before: TemporaryRecord | None = None) -> None:
+    def __init__(self, base: str, before: TemporaryRecord | None = None, elsewhere: tuple[str, ...] = ()) -> None:
         self._base = base
+        self._elsewhere = elsewhere
         self.path = "" if before is None else before.path
         self._lock: int = -1 if before is None else before.lock
         self._slots: dict[str, int] = {} if before is None else dict(before.slots)
@@ -112,6 +113,7 @@ class TemporaryRoot:
     def _close(self) -> None:
         if self._lock < 0:
             return
+        self._remove_elsewhere(os.path.basename(self.path))
         remove_tree(self.path)
         os.close(self._lock)
         self._lock = -1
@@ -127,7 +129,17 @@ class TemporaryRoot:
                 continue
             if _held(os.path.join(entry.path, _LOCK)):
                 continue
+            self._remove_elsewhere(entry.name)
             remove_tree(entry.path)
+
+    def _remove_elsewhere(self, name: str, session: str = "") -> None:
+        """Remove what commands of one session, or of all of a daemon, have made in `elsewhere`."""
+        for parent in self._elsewhere:
+            with contextlib.suppress(OSError), os.scandir(parent) as found:
+                for entry in list(found):
+                    own = entry.name == session if session else entry.name.startswith(f"sandboxd-{name}-")
+                    if own and entry.is_dir(follow_symlinks=False):
+                        remove_tree(entry.path)
 
     def session(self, session_id: str) -> str:
         """Return the temporary directory of a session; make it when missing.
@@ -154,6 +166,8 @@ class TemporaryRoot:
         slot = self._slots.get(session_id)
         if slot is None:
             return
+        name = os.path.basename(self.path)
+        await asyncio.to_thread(self._remove_elsewhere, name, f"sandboxd-{name}-t{slot}")
         await asyncio.to_thread(remove_tree, f"{self.path}/t{slot}")
         del self._slots[session_id]
         heapq.heappush(self._free, slot)

@@ -95,8 +95,8 @@ async def test_switches_of_the_settings_reach_the_profile(stubs: MacStubs) -> No
             assert (await line.run("lookup", name))[0] == status, name
 
 
-async def test_one_command_gets_a_switch_and_a_project_gets_none(line: Line, tmp_path: Path) -> None:
-    more = line.running.around.write(tmp_path / "more.json", WEAKER)
+async def test_one_command_gets_a_switch_and_a_project_gets_none(line: Line) -> None:
+    more = line.running.around.write(line.running.around.home / "more.json", WEAKER)
     assert (await line.run("lookup", TRUST))[0] == 1
     assert (await line.run("lookup", TRUST, options=("--settings", str(more))))[0] == 0
     assert (await line.run("lookup", TRUST))[0] == 1
@@ -228,7 +228,7 @@ async def test_results_do_not_wait_for_a_log_that_says_nothing(stubs: MacStubs, 
     async with whole_line(stub_parts(stubs)) as line:
         assert await line.client(SETTLING) == "1\n"
         assert "violation-log" not in line.running.daemon.state.layers()
-        words = {"sandboxed": "refuses to run inside a sandbox", "silent": "has no records yet"}[mode]
+        words = {"sandboxed": "refuses to run inside a sandbox", "silent": "has not shown a provoked refusal yet"}[mode]
 
         def said() -> bool:
             return any(words in warning for warning in line.running.daemon.state.machine_warnings())
@@ -239,11 +239,25 @@ async def test_results_do_not_wait_for_a_log_that_says_nothing(stubs: MacStubs, 
         assert "violation-log" not in status["layers"] and "seatbelt" in status["layers"]
 
 
+async def test_a_language_without_some_constructs_does(stubs: MacStubs) -> None:
+    """Profiles are written in another way, hold as well, and `check` names what is refused."""
+    words = ("ioctl-command", "(with message (param", "(regex (param", '(string-append "localhost')
+    (stubs.state / "refuses").write_text("\n".join(words))
+    async with whole_line(stub_parts(stubs)) as line:
+        assert (await line.run("write", "new", "x"))[0] == 0
+        assert (await line.run("write", ".\u0076\u017fcode", "x"))[0] == 1
+        _, out, _ = await line.cli("check", "--json")
+        (step,) = [one for one in json.loads(out)["steps"] if one["name"] == "profile language"]
+        assert step["ok"] and "tiocsti is refused: commands at a terminal get a pseudo-terminal" in step["detail"]
+
+
 async def test_check_says_what_works(line: Line) -> None:
     status, out, _ = await line.cli("check", "--json")
     report = json.loads(out)
     assert (status, report["ok"]) == (0, True)
-    assert {step["name"]: step["ok"] for step in report["steps"]} == {"sandbox": True, "violation log": True}
+    assert {step["name"]: step["ok"] for step in report["steps"]} == {
+        "sandbox": True, "profile language": True, "violation log": True,
+    }  # fmt: skip
     assert set(report["layers"]) == {"seatbelt", "network-proxy", "violation-log"}
 
 

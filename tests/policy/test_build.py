@@ -85,7 +85,10 @@ OBSERVED: dict[str, tuple[Any, Any]] = {
     "sandbox.allowOverrides": (False, lambda p: not p.allow_overrides),
     "sandbox.allowProjectTrust": (False, lambda p: True),
     "sandbox.excludedCommands": (["docker"], lambda p: [rule.pattern for rule in p.commands.excluded] == ["docker"]),
-    "sandbox.presets": (["credentials"], lambda p: "/home/u/.netrc" in paths(p.files.deny_read)),
+    "sandbox.presets": (
+        ["credentials"],
+        lambda p: "/home/u/.netrc" in paths(p.files.deny_read) and not p.platform.keychain,
+    ),
     "sandbox.network.allowedDomains": (["a.test"], lambda p: p.network.allowed[0].pattern.text == "a.test"),
     "sandbox.network.deniedDomains": (["*.com"], lambda p: p.network.denied[0].pattern.text == "*.com"),
     "sandbox.network.deniedDomainReasons": (

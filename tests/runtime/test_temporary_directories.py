@@ -108,3 +108,18 @@ async def test_a_daemon_starts_while_the_last_other_one_ends(tmp_path: Path) -> 
 
     await asyncio.gather(*(come_and_go() for _ in range(4)))
     assert not (tmp_path / "base").exists()
+
+
+async def test_what_commands_made_elsewhere_goes_along(tmp_path: Path) -> None:
+    """macOS: directories of confstr(3). Those of a session, of its daemon, and of a killed one."""
+    caches = tmp_path / "C"
+    for name in ("sandboxd-d-gone-t0", "other"):
+        (caches / name / "below").mkdir(parents=True)
+    (tmp_path / "base" / "d-gone").mkdir(parents=True)
+    async with TemporaryRoot(str(tmp_path / "base"), elsewhere=(str(caches), str(tmp_path / "none"))) as root:
+        assert sorted(os.listdir(caches)) == ["other"]
+        for session in ("s-1", "s-2"):
+            (caches / f"sandboxd-{os.path.basename(root.path)}-{os.path.basename(root.session(session))}").mkdir()
+        await root.remove_session("s-1")
+        assert len(os.listdir(caches)) == 2
+    assert os.listdir(caches) == ["other"]

@@ -26,7 +26,7 @@ APPLE_EVENTS = ("appleevent-send", "lsopen")
 ONLY_WITH_A_FILTER = (
     "network-outbound", "network-bind", "network-inbound", "mach-lookup", "mach-register", "mach-priv-task-port",
     "file-write*", "file-write-data", "file-write-create", "file-ioctl", "signal", "process-info*", "iokit-open",
-    "sysctl-read", "sysctl-write", "system-socket",
+    "sysctl-read", "sysctl-write", "system-socket", "user-preference-read", "ipc-posix-shm", "ipc-posix-shm*",
 )  # fmt: skip
 
 

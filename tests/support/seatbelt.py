@@ -22,6 +22,8 @@ BASE = "/private/var/folders/xy/T/sandboxd-tmp-501/d-1"
 SESSION_TMP = f"{BASE}/s-1"
 RUNTIME = "/private/var/folders/xy/T/sandboxd"
 DAEMON = "/opt/sandboxd"
+DARWIN_T, DARWIN_C = "/private/var/folders/xy/T", "/private/var/folders/xy/C"
+OWN_TERMINAL = "/dev/ttys007"
 TAG, MEMBER, HTTP_PORT, SOCKS_PORT = "CMD64_Yw==_END_suffix", "dev.sandboxd.member.x", 50001, 50002
 
 SYSTEM = {
@@ -84,12 +86,15 @@ class Compiled:
         return self.profile.allows(request)
 
 
+def given(profile: SeatbeltProfile, refused: frozenset[str] = frozenset()) -> tuple[str, dict[str, str]]:
+    """What `sandbox-exec` would be given, read back from its arguments, with the terminal that a supervisor names."""
+    words = profile.arguments(tag=TAG, member=MEMBER, http_port=HTTP_PORT, socks_port=SOCKS_PORT, refused=refused)
+    assert words[0] == "-p" and set(words[2::2]) == {"-D"}
+    return words[1], {**dict(word.split("=", 1) for word in words[3::2]), "TERMINAL": OWN_TERMINAL}
+
+
 def parameters_of(profile: SeatbeltProfile) -> dict[str, str]:
-    """What `sandbox-exec` would be given, read back from its arguments."""
-    words = profile.arguments(tag=TAG, member=MEMBER, http_port=HTTP_PORT, socks_port=SOCKS_PORT)
-    assert words[:2] == ("-p", profile.text)
-    assert set(words[2::2]) == {"-D"}
-    return dict(word.split("=", 1) for word in words[3::2])
+    return given(profile)[1]
 
 
 def compiled(
@@ -101,19 +106,24 @@ def compiled(
     where: Place | None = None,
     only_files: bool = False,
     disk: Callable[[Mapping[str, str]], DictionaryHost] = DictionaryHost,
+    user_directories: tuple[str, ...] = (),
+    refused: frozenset[str] = frozenset(),
 ) -> Compiled:
-    """`host` are entries beside the usual ones. `only_files` leaves the fixed rules out, which is quick."""
+    """`host` are entries beside the usual ones. `only_files` leaves the fixed rules out, which is quick. `refused` are
+    constructs of the language that this macOS has not."""
     policy = Policy(
         files=files or FilePolicy(), network=network or NetworkPolicy(), platform=platform or PlatformPolicy()
     )
     fake = disk({**SYSTEM, **(host or {})})
     here = where or place()
     facts = fake.facts(list_seatbelt_needs(policy, here))
-    layout = make_seatbelt_layout(policy, here, facts, read_file=_no_fixed_rules if only_files else read_rule_file)
+    read_file = _no_fixed_rules if only_files else read_rule_file
+    layout = make_seatbelt_layout(policy, here, facts, read_file=read_file, user_directories=user_directories)
     assert isinstance(layout.view, SeatbeltView)
     source = layout.view.profile
-    parameters = parameters_of(source)
-    profile = compile_profile(source.text, parameters)
+    text, parameters = given(source, refused)
+    assert text.isascii()
+    profile = compile_profile(text, parameters)
     unused = set(parameters) - profile.used_parameters
     assert only_files or not unused, f"parameters that no rule uses: {unused}"
     return Compiled(source, profile, layout, fake)

@@ -13,6 +13,7 @@ from sandboxd.backends.macos.members import PREFIX
 from sandboxd.backends.macos.monitor import LogMonitor, MonitorState
 from sandboxd.backends.macos.planner import SeatbeltPlan
 from sandboxd.backends.macos.reception import Reception, SeatbeltLaunch
+from sandboxd.backends.macos.seatbelt.dialect import TIOCSTI
 from sandboxd.backends.macos.tokens import ProxyPassword
 from sandboxd.errors import HostError, LaunchError
 from sandboxd.plan.plan import Plan
@@ -34,6 +35,8 @@ class MacosTools:
     python: str
     supervisor: str
     shell: str = "/bin/sh"
+    refused: frozenset[str] = frozenset()
+    """Constructs that this macOS does not compile (`seatbelt.dialect`)."""
 
 
 class SeatbeltBackend:
@@ -70,13 +73,16 @@ class SeatbeltBackend:
         assert listeners.http is not None and listeners.socks is not None
         ports = listeners.http.getsockname()[1], listeners.socks.getsockname()[1]
         member = PREFIX + launch_id
-        launch = SeatbeltLaunch(launch_id, member, listeners, observer, self._reception)
-        words = plan.profile.arguments(
-            tag=make_tag(launch_id, self._monitor.suffix), member=member, http_port=ports[0], socks_port=ports[1]
+        tools = self._tools
+        launch = SeatbeltLaunch(
+            launch_id, member, listeners, observer, self._reception, terminal=TIOCSTI in tools.refused
         )
+        words = plan.profile.arguments(
+            tag=make_tag(launch_id, self._monitor.suffix), member=member, http_port=ports[0], socks_port=ports[1],
+            refused=tools.refused,
+        )  # fmt: skip
         self._monitor.expect(launch_id, observer)
         self._reception.expect(launch_id, launch)
-        tools = self._tools
         argv = (
             tools.python, "-I", "-S", tools.supervisor, self._reception.path, launch_id,
             *plan.removed_variables, "--",

@@ -5,6 +5,7 @@ can see arguments."""
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -15,8 +16,22 @@ from sandboxd.plan.request import Place
 AUTHORIZATION = "SANDBOXD_PROXY_AUTHORIZATION"
 """The header field for programs that write their own request, such as the ProxyCommand of ssh."""
 
+_EVERYDAY = {
+    "xcrun_db": "TMP/xcrun_db",
+    "CLANG_MODULE_CACHE_PATH": "TMP/clang-modules",
+    "SWIFTPM_MODULECACHE_OVERRIDE": "TMP/swift-modules",
+    "HOMEBREW_AVOID_NESTED_SANDBOXING": "1",
+}
+"""Variables of Apple's tools and Homebrew, which otherwise write elsewhere or start a sandbox inside this one."""
+
 _HEAD = r"CONNECT %%s:%%s HTTP/1.1\r\nHost: %%s:%%s\r\n\r\n"
 _ARGUMENTS = '"$0" "$1" "$0" "$1"'
+
+
+def private_name(place: Place) -> str:
+    """Return the name of a session's directory in those that confstr(3) gives, which mktemp(1) and Foundation use."""
+    directory, name = posixpath.split(place.session_tmp)
+    return f"sandboxd-{posixpath.basename(directory)}-{name}"
 
 
 def seatbelt_environment(
@@ -25,6 +40,9 @@ def seatbelt_environment(
     """Return all variables to set; those to remove are as in the plan."""
     placed = replace(place, http_port=http_port, socks_port=socks_port, captured=False)
     values = dict(change_environment(placed, tmp, caller).set)
+    values |= {name: value.replace("TMP", tmp) for name, value in _EVERYDAY.items()}
+    values["DIRHELPER_USER_DIR_SUFFIX"] = private_name(place)
+    values["JAVA_TOOL_OPTIONS"] += f" -Djava.io.tmpdir={tmp} -Djava.net.preferIPv4Stack=true"
     authority = password.authority(http_port)
     values.update(dict.fromkeys(HTTP_NAMES, f"http://{authority}"))
     values.update(

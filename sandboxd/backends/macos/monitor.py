@@ -1,22 +1,26 @@
 """The runner of `log stream`, which reports denials to observers.
 
 The log is slow, folds repetitions, and can fail: `log` refuses to run inside a sandbox (status 64), can be missing, die
-or stay silent. So its state is reported, it is restarted after a growing pause, and no launch waits for it. "No
-refusals" is never the same as "nothing was refused": see `state`."""
+or stay silent. So its state is reported, it is restarted after a growing pause, and no launch waits for it. Its first
+line comes before the stream is live, so it counts as running when a refusal that the daemon has provoked came through.
+"No refusals" is never the same as "nothing was refused": see `state`."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain, repeat
 
 from sandboxd.backends.base import Observer
-from sandboxd.backends.macos.log_lines import Denial, LogLines
+from sandboxd.backends.macos.log_lines import Denial, LogLines, make_tag
 from sandboxd.backends.macos.refusals import refusal_of
 from sandboxd.backends.macos.spawning import PIPE, end, spawn
+from sandboxd.errors import HostError
 
 LOG = "/usr/bin/log"
 PAUSES_S = (1.0, 2.0, 5.0, 15.0, 60.0)
@@ -25,6 +29,10 @@ STEADY_S = 60.0
 """The run time after which the pauses start from the beginning."""
 REMEMBERED = 4096
 """Launches that still receive refusals."""
+PROVOKED = "provoked"
+"""The launch of the refusal that the monitor waits for."""
+PROVOKE_AFTER_S = (0.2, 0.5, 1.0, 2.0, 5.0, 15.0)
+"""Pauses before each provocation; the last one repeats."""
 _CHUNK = 64 * 1024
 _REASON = 300
 
@@ -38,7 +46,7 @@ _TIED = (
 class MonitorState(StrEnum):
     STOPPED = "stopped"
     STARTING = "starting"
-    """Runs and has said nothing yet, so nothing is known."""
+    """Runs, and no provoked refusal has come through yet, so nothing is known."""
     RUNNING = "running"
     UNAVAILABLE = "unavailable"
 
@@ -68,7 +76,7 @@ def stream_command(suffix: str, log: str = LOG) -> tuple[str, ...]:
 class LogMonitor:
     """The supervised stream, as an async context manager.
 
-    `command` turns the suffix into an argv."""
+    `command` turns the suffix into an argv; `provoke` has something refused with a tag."""
 
     def __init__(
         self,
@@ -76,12 +84,14 @@ class LogMonitor:
         command: Callable[[str], Sequence[str]] = stream_command,
         *,
         pauses_s: Sequence[float] = PAUSES_S,
+        provoke: Callable[[str], Awaitable[object]] | None = None,
     ) -> None:
         self.suffix = secrets.token_hex(8)
         self.state = MonitorState.STOPPED
         self._log = log
         self._command = command
         self._pauses = tuple(pauses_s)
+        self._provoke = provoke
         self._reason = ""
         self._starts = self._refusals = self._unknown = 0
         self._lines = LogLines(self.suffix)
@@ -154,21 +164,39 @@ class LogMonitor:
         except OSError as error:
             return f"{words[0]} cannot be started: {error.strerror}"
         assert process.stdout is not None and process.stderr is not None
-        complaints = asyncio.get_running_loop().create_task(process.stderr.read(), name="log-monitor-stderr")
+        loop = asyncio.get_running_loop()
+        complaints = loop.create_task(process.stderr.read(), name="log-monitor-stderr")
+        provoking = loop.create_task(self._provoke_until_heard(), name="log-monitor-provoke")
         try:
             while data := await process.stdout.read(_CHUNK):
-                if self.state is MonitorState.STARTING:
-                    self.state = MonitorState.RUNNING
-                    self._log("log_monitor_running")
+                if self._provoke is None:
+                    self._runs()
                 for denial in self._lines.feed(data):
                     self._deliver(denial)
             status = await process.wait()
             return _why(words[0], status, await complaints)
         finally:
             complaints.cancel()
+            provoking.cancel()
+            await asyncio.wait([provoking])
             await end(process)
 
+    def _runs(self) -> None:
+        if self.state is MonitorState.STARTING:
+            self.state = MonitorState.RUNNING
+            self._log("log_monitor_running")
+
+    async def _provoke_until_heard(self) -> None:
+        for pause in chain(PROVOKE_AFTER_S, repeat(PROVOKE_AFTER_S[-1])):
+            if self._provoke is None or self.state is not MonitorState.STARTING:
+                return
+            await asyncio.sleep(pause)
+            with contextlib.suppress(HostError):  # the back end reports a sandbox that does not start
+                await self._provoke(make_tag(PROVOKED, self.suffix))
+
     def _deliver(self, denial: Denial) -> None:
+        if denial.launch_id == PROVOKED:
+            return self._runs()
         observer = self._observers.get(denial.launch_id)
         if observer is None:
             self._unknown += denial.count
@@ -185,6 +213,8 @@ def _why(program: str, status: int, complaints: bytes) -> str:
     words = f": {lines[-1][:_REASON]}" if lines else ""
     if status == 64:
         return f"{program} refuses to run inside a sandbox (status 64){words}"
+    if status == 77:
+        return f"{program} stream needs an account that may administer this computer (status 77){words}"
     if status in (126, 127):
         return f"{program} cannot be run (status {status}){words}"
     if status < 0:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
-from sandboxd.backends.macos.seatbelt.file_rules import list_file_rules
+from sandboxd.backends.macos.environment import private_name
+from sandboxd.backends.macos.seatbelt.file_rules import list_file_rules, private_rules
 from sandboxd.backends.macos.seatbelt.path_spellings import real_spelling
 from sandboxd.backends.macos.seatbelt.profile import Profile, make_profile
 from sandboxd.backends.macos.seatbelt.rule_files import read_rule_file
@@ -59,14 +61,18 @@ def make_seatbelt_layout(
     facts: Facts,
     shells: tuple[str, ...] = DEFAULT_SHELLS,
     read_file: Callable[[str], str] = read_rule_file,
+    user_directories: tuple[str, ...] = (),
 ) -> Layout:
-    """Make the layout. Raises `PolicyError` for a policy that cannot be enforced."""
+    """Make the layout; `user_directories` are those of confstr(3).
+
+    Raises `PolicyError` for a policy that cannot be enforced."""
     files = files_in(policy.files, place)
     patterns = list_patterns(files, place, facts)
     found = make_seatbelt_points(files, place, facts, patterns)
     explained = make_seatbelt_points(files, place, facts, patterns, matches=True) if patterns else found
     _require_readable_cwd(found, place, facts)
-    rules = list_file_rules(files, place, facts, found, patterns)
+    private = private_rules(user_directories, private_name(place))
+    rules = list_file_rules(files, place, facts, found, patterns, private)
 
     def real(path: str) -> str:
         resolved = facts.paths.get(real_spelling(path))
@@ -96,8 +102,9 @@ def make_seatbelt_layout(
 class SeatbeltPlanner(Planner):
     """The planner for macOS."""
 
-    def __init__(self, facts: FactSource) -> None:
-        super().__init__(facts, needs=list_seatbelt_needs, make=make_seatbelt_layout)
+    def __init__(self, facts: FactSource, user_directories: tuple[str, ...] = ()) -> None:
+        make = partial(make_seatbelt_layout, user_directories=user_directories)
+        super().__init__(facts, needs=list_seatbelt_needs, make=make)
 
     async def plan(
         self, policy: Policy, place: Place, command: Argv | ShellText, environment: Mapping[str, str] = NO_VARIABLES

@@ -9,13 +9,14 @@ import asyncio
 import os
 import tempfile
 
+from sandboxd.backends.macos.seatbelt.dialect import CONSTRUCTS
 from sandboxd.backends.macos.seatbelt.path_spellings import real_spelling
 from sandboxd.backends.macos.spawning import PIPE, end, spawn
 from sandboxd.errors import HostError
 
 SANDBOX_EXEC = "/usr/bin/sandbox-exec"
 TIMEOUT_S = 20.0
-_PROFILE = '(version 1) (allow default) (deny file-write* (subpath (param "D")))'
+_PROFILE = '(version 1) (allow default) (deny file-write* (subpath (param "D"))%s)'
 _PATH = "/usr/bin:/bin"
 _LAST_WORDS = 300
 
@@ -26,25 +27,38 @@ class SeatbeltProbe:
     def __init__(self, sandbox_exec: str = SANDBOX_EXEC) -> None:
         self.sandbox_exec = sandbox_exec
         self._lock = asyncio.Lock()
-        self._good = False
+        self._refused: frozenset[str] | None = None
 
-    async def ready(self) -> None:
-        """Raise HostError when no sandbox can start.
+    async def ready(self) -> frozenset[str]:
+        """Return the constructs that are refused. Raises HostError when no sandbox can start.
 
         Slugs: `sandbox_exec_missing`, `seatbelt_nested`, `seatbelt_failed`, `seatbelt_open`."""
         async with self._lock:
-            if not self._good:
+            if self._refused is None:
                 await try_sandbox(self.sandbox_exec)
-                self._good = True
+                self._refused = await refused_constructs(self.sandbox_exec)
+            return self._refused
 
 
-async def try_sandbox(sandbox_exec: str) -> None:
-    """Raise HostError when no sandbox can start, or when it does not hold."""
+async def refused_constructs(sandbox_exec: str) -> frozenset[str]:
+    """Return the names of constructs that do not compile. Raises HostError."""
+    statuses = [
+        (await _run([sandbox_exec, "-p", one.probe, *(("-D", f"X={one.value}") if one.value else ()), "--", "true"]))[0]
+        for one in CONSTRUCTS
+    ]
+    return frozenset(one.name for one, status in zip(CONSTRUCTS, statuses, strict=True) if status)
+
+
+async def try_sandbox(sandbox_exec: str, tag: str = "") -> None:
+    """Raise HostError when no sandbox can start, or when it does not hold.
+
+    With `tag`, the refusal is logged with it."""
+    profile = _PROFILE % (f' (with message "{tag}")' if tag else "")
     with tempfile.TemporaryDirectory(prefix="sandboxd-probe-") as made:
         directory = await asyncio.to_thread(os.path.realpath, made)
         target = os.path.join(directory, "written")
         closed = f"D={real_spelling(directory)}"
-        status, complaint = await _run([sandbox_exec, "-p", _PROFILE, "-D", closed, "--", "mkdir", target])
+        status, complaint = await _run([sandbox_exec, "-p", profile, "-D", closed, "--", "mkdir", target])
         if await asyncio.to_thread(os.path.exists, target):
             raise HostError(
                 "seatbelt_open",

@@ -107,10 +107,19 @@ class Reception:
 
 
 class SeatbeltLaunch:
-    """One launch and its handle. Owns the listeners until they are handed over."""
+    """One launch and its handle. Owns the listeners until they are handed over.
+
+    `terminal`: its supervisor relays a pseudo-terminal."""
 
     def __init__(
-        self, ticket: str, member: str, listeners: Listeners, observer: Observer, reception: Reception
+        self,
+        ticket: str,
+        member: str,
+        listeners: Listeners,
+        observer: Observer,
+        reception: Reception,
+        *,
+        terminal: bool = False,
     ) -> None:
         self.ticket = ticket
         self.member = member
@@ -120,6 +129,7 @@ class SeatbeltLaunch:
         self._writer: asyncio.StreamWriter | None = None
         self._supervisor = 0
         self._status: int | None = None
+        self._go = b"go %d terminal\n" % GRACE_MS if terminal else b"go %d\n" % GRACE_MS
         self._killing: asyncio.Task[None] | None = None
 
     def cancel(self) -> None:
@@ -165,7 +175,7 @@ class SeatbeltLaunch:
         listeners, self._listeners = self._listeners, None
         if listeners is not None:
             self.observer.listening(listeners)
-        writer.write(b"go %d\n" % GRACE_MS)
+        writer.write(self._go)
         try:
             while line := await reader.readline():
                 self._hear(line.decode("utf-8", "replace").rstrip("\n"))

@@ -8,19 +8,24 @@ writes one byte to it, which proves that the profile was applied. It passes sign
 (the process that started it) dies or the daemon asks for it, and exits with the command's status.
 
 A single file, standard library only, without site packages: it is on the path of every command. Messages are lines. To
-the daemon: `ticket T`, `started PID`, `failed REASON`, `exit STATUS`. From the daemon: `go GRACE_MS`, `term`,
-`kill`. A daemon that goes away takes the network with it; the command goes on."""
+the daemon: `ticket T`, `started PID`, `failed REASON`, `exit STATUS`. From the daemon: `go GRACE_MS [terminal]`,
+`term`, `kill`. With `terminal` the command gets a pseudo-terminal of its own, and the supervisor relays: where a
+profile cannot refuse TIOCSTI, a command types into nothing else. A daemon that goes away takes the network with it; the
+command goes on."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import select
 import signal
 import socket
 import sys
+import termios
 import time
+import tty
 
 NOT_SET_UP = 125
 KILLED = 128 + signal.SIGKILL
@@ -31,6 +36,8 @@ POLL_S = 1.0
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 """Signals that the terminal sends to its whole foreground group, and so to the command."""
+NO_TERMINAL = "TERMINAL=/dev/null"
+"""The word of the profile that names the command's terminal."""
 RESTORED = (*PASSED_ON, *FROM_TERMINAL, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTSTP, signal.SIGCONT)
 
 
@@ -105,7 +112,8 @@ class DaemonLink:
                 f"the daemon does not answer at {address}: {error.strerror}", "start it with: sandboxd serve"
             ) from error
         words = self._first_line().split()
-        if len(words) != 2 or words[0] != b"go" or not words[1].isdigit():
+        self.relays_terminal = words[2:] == [b"terminal"]
+        if not 2 <= len(words) <= 3 or words[0] != b"go" or not words[1].isdigit():
             raise NotSetUp("the daemon did not accept this launch: it was used before, has expired or was cancelled")
         self.grace_s = int(words[1]) / 1000
 
@@ -146,6 +154,77 @@ class DaemonLink:
         self.socket.close()
 
 
+def with_loader_variables(words: list[str]) -> list[str]:
+    """Let env(1) set the variables of the loader, which macOS takes from each program of the system on the way."""
+    kept = [f"{name}={value}" for name, value in os.environ.items() if name.startswith("DYLD_")]
+    start = words.index("--") + 5 if kept and "--" in words else 0  # behind: -- SHELL -c STAGE NAME
+    return [*words[:start], "/usr/bin/env", *kept, *words[start:]] if start else words
+
+
+def own_terminal() -> str | None:
+    """Return the path of the terminal that a standard stream is."""
+    for descriptor in range(3):
+        with contextlib.suppress(OSError):
+            return os.ttyname(descriptor)
+    return None
+
+
+class TerminalRelay:
+    """A pseudo-terminal for the command, joined to the user's terminal."""
+
+    def __init__(self) -> None:
+        self.streams = [descriptor for descriptor in range(3) if os.isatty(descriptor)]
+        self._user = self.streams[0]
+        self._attributes = termios.tcgetattr(self._user)
+        self.master, self.slave = os.openpty()
+        termios.tcsetattr(self.slave, termios.TCSANOW, self._attributes)
+        self.resize()
+        self._in_front = _is_foreground()
+        if self._in_front:
+            tty.setraw(self._user)
+        self.inputs = [0] if self._in_front and 0 in self.streams else []
+        self._open = True
+
+    def resize(self) -> None:
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, fcntl.ioctl(self._user, termios.TIOCGWINSZ, bytes(8)))
+
+    def carry(self, source: int) -> None:
+        """Carry what has arrived from one side to the other."""
+        try:
+            data = os.read(source, 65536 if source == self.master else 512)
+        except OSError:  # the last program has closed the command's side
+            data = b""
+        if not data and source == self.master:
+            self._open = False
+        elif not data:
+            self.inputs.clear()
+        view = memoryview(data)
+        while view:
+            written = os.write(self.master if source != self.master else self.streams[-1], view)
+            view = view[written:]
+
+    def sources(self) -> list[int]:
+        """Return the descriptors to read from; input waits until the command takes more."""
+        return [self.master, *([] if self.blocked() else self.inputs)] if self._open else []
+
+    def blocked(self) -> list[int]:
+        """Return the command's side while it takes no input."""
+        full = self._open and self.inputs and not select.select([], [self.master], [], 0)[1]
+        return [self.master] if full else []
+
+    def carry_ready(self, ready: list[int]) -> None:
+        for source in (self.master, *self.inputs):
+            if source in ready and self._open:
+                self.carry(source)
+
+    def close(self) -> None:
+        """Carry the rest, and restore the user's terminal."""
+        while self._open and select.select([self.master], [], [], 0)[0]:
+            self.carry(self.master)
+        if self._in_front:
+            termios.tcsetattr(self._user, termios.TCSADRAIN, self._attributes)
+
+
 class Supervisor:
     """The loop around one command."""
 
@@ -158,11 +237,12 @@ class Supervisor:
         self._applied = False
         self._kill_at: float | None = None
         self._words: list[str] = []
+        self._relay = TerminalRelay() if link.relays_terminal and own_terminal() is not None else None
         self._wake, wake = socket.socketpair()
         self._wake.setblocking(False)
         wake.setblocking(False)
         self._wake_writer = wake
-        for number in (*PASSED_ON, *FROM_TERMINAL, signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT):
+        for number in (*PASSED_ON, *FROM_TERMINAL, signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH):
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
 
@@ -172,32 +252,69 @@ class Supervisor:
             raise NotSetUp("the process that started this command has gone")
         reading, writing = os.pipe()
         self._status = reading
-        self._words = words
+        terminal = own_terminal() if self._relay is None else os.ttyname(self._relay.slave)
+        words = [f"TERMINAL={terminal}" if word == NO_TERMINAL and terminal else word for word in words]
+        self._words = words = with_loader_variables(words)
         try:
-            self._child = os.posix_spawn(
-                words[0],
-                words,
-                os.environ,
-                file_actions=[(os.POSIX_SPAWN_DUP2, writing, STATUS_DESCRIPTOR)],
-                setsigmask=[],
-                setsigdef=RESTORED,
-            )
+            self._child = self._fork(words, writing) if self._relay else self._spawn(words, writing)
         except OSError as error:
             self._link.say(f"failed cannot start {words[0]}: {error.strerror}")
             raise NotSetUp(f"cannot start {words[0]}: {error.strerror}") from error
         finally:
             os.close(writing)
 
+    @staticmethod
+    def _spawn(words: list[str], status: int) -> int:
+        return os.posix_spawn(
+            words[0],
+            words,
+            os.environ,
+            file_actions=[(os.POSIX_SPAWN_DUP2, status, STATUS_DESCRIPTOR)],
+            setsigmask=[],
+            setsigdef=RESTORED,
+        )
+
+    def _fork(self, words: list[str], status: int) -> int:
+        """Start the command as the leader of a session at the relayed terminal."""
+        assert self._relay is not None
+        child = os.fork()
+        if child:
+            os.close(self._relay.slave)
+            return child
+        try:
+            os.setsid()
+            fcntl.ioctl(self._relay.slave, termios.TIOCSCTTY, 0)
+            for descriptor in self._relay.streams:
+                os.dup2(self._relay.slave, descriptor)
+            os.dup2(status, STATUS_DESCRIPTOR)
+            os.closerange(STATUS_DESCRIPTOR + 1, 256)
+            for number in (*RESTORED, signal.SIGWINCH):
+                signal.signal(number, signal.SIG_DFL)
+            os.execv(words[0], words)
+        finally:
+            os._exit(NOT_SET_UP)
+
     def run(self) -> int:
         """Run the loop and return the exit status of the command."""
+        try:
+            return self._run()
+        finally:
+            if self._relay is not None:
+                self._relay.close()
+
+    def _run(self) -> int:
         while True:
             waited = [self._wake.fileno()]
+            waited += self._relay.sources() if self._relay is not None else []
             waited += [self._status] if self._status >= 0 else []
             waited += [self._link.socket.fileno()] if self._link.open else []
             waited += [self._owner_watch] if self._owner_watch is not None else []
-            ready, _, _ = select.select(waited, [], [], self._timeout())
+            blocked = self._relay.blocked() if self._relay is not None else []
+            ready, _, _ = select.select(waited, blocked, [], self._timeout())
             if self._status in ready:
                 self._hear_from_inside()
+            if self._relay is not None:
+                self._relay.carry_ready(ready)
             if self._link.open and self._link.socket.fileno() in ready:
                 for line in self._link.lines():
                     self._obey(line)
@@ -253,6 +370,8 @@ class Supervisor:
                 os.kill(os.getpid(), signal.SIGSTOP)
             elif number == signal.SIGCONT:
                 self._signal(signal.SIGCONT)
+            elif number == signal.SIGWINCH and self._relay is not None:
+                self._relay.resize()
         pid, status = os.waitpid(self._child, os.WNOHANG)
         return status if pid else None
 

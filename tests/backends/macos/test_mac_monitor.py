@@ -261,3 +261,31 @@ def test_what_is_asked_of_log() -> None:
     )  # fmt: skip
     first, second = (LogMonitor(lambda *_: None).suffix for _ in range(2))
     assert first != second and first.isalnum()
+
+
+async def test_it_runs_when_a_provoked_refusal_came_through(
+    stubs: MacStubs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first line of `log` comes before the stream is live."""
+    monkeypatch.setattr(monitor_module, "PROVOKE_AFTER_S", (0.01,))
+    tags: list[str] = []
+
+    async def provoke(tag: str) -> None:
+        tags.append(tag)
+        if len(tags) >= 3:
+            stubs.log_message(f"Sandbox: mkdir(7) deny(1) file-write-create /x\n{tag}")
+
+    monitor = LogMonitor(lambda *_, **__: None, lambda suffix: stream_command(suffix, stubs.log), provoke=provoke)
+    async with monitor:
+        await wait_until_async(lambda: len(tags) >= 2)
+        assert monitor.state is MonitorState.STARTING
+        await wait_until_async(lambda: monitor.state is MonitorState.RUNNING)
+        assert monitor.status.refusals == monitor.status.unknown == 0
+
+
+async def test_an_account_that_may_not_read_the_log_is_told(tmp_path: Path) -> None:
+    script = "echo 'log: Could not open local log store: Operation not permitted' >&2; exit 77"
+    monitor = LogMonitor(lambda *_, **__: None, lambda suffix: ("/bin/sh", "-c", script))
+    async with monitor:
+        await wait_until_async(lambda: monitor.state is MonitorState.UNAVAILABLE)
+        assert "may administer this computer (status 77)" in monitor.status.reason

@@ -46,8 +46,7 @@ PLAIN = compiled()
         named("signal", "target", "same-sandbox"),
         named("process-info-pidinfo", "target", "same-sandbox"),
         named("mach-priv-task-port", "target", "same-sandbox"),
-        Request("user-preference-read"),
-        Request("ipc-posix-shm-read-data"),
+        named("user-preference-read", "preference-domain", "kCFPreferencesAnyApplication"),
         Request("ipc-posix-sem-open"),
         Request("ipc-posix-sem-wait"),
         Request("iokit-get-properties"),
@@ -57,6 +56,7 @@ PLAIN = compiled()
         Request("distributed-notification-post"),
         Request("system-socket", values={"socket-domain": "AF_SYSTEM", "socket-protocol": 2}),
         named("sysctl-write", "sysctl-name", "kern.tcsm_enable"),
+        mach("com.apple.SecurityServer"),
         mach("com.apple.system.opendirectoryd.libinfo"),
         mach("com.apple.cfprefsd.agent"),
         mach("com.apple.system.notification_center"),
@@ -183,6 +183,7 @@ def test_nothing_of_a_policy_stands_in_the_text() -> None:
     assert "unmistakable" not in made.source.text and "54321" not in made.source.text
     assert str(HTTP_PORT) not in made.source.text and TAG not in made.source.text
     words = made.source.arguments(tag="t=1", member="m", http_port=1, socks_port=2)
+    assert words[10:12] == ("-D", "TERMINAL=/dev/null")
     assert words[2:10] == ("-D", "TAG=t=1", "-D", "MEMBER=m", "-D", "HTTP_PORT=1", "-D", "SOCKS_PORT=2")
 
 

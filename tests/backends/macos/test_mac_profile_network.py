@@ -116,8 +116,8 @@ SWITCHES = {
     "pty": (
         PlatformPolicy(allow_pty=True), NetworkPolicy(),
         [Request("pseudo-tty"), file("file-write-data", "/dev/ptmx", "CHARACTER-DEVICE"),
-         file("file-ioctl", "/dev/ttys003", "CHARACTER-DEVICE"), file("file-ioctl", "/dev/ptmx", "CHARACTER-DEVICE"),
-         file("file-write-data", "/dev/ttys003", "CHARACTER-DEVICE")],
+         file("file-ioctl", "/dev/ptmx", "CHARACTER-DEVICE"),
+         file("file-write-data", "/dev/ttys003", "CHARACTER-DEVICE", extension="com.apple.sandbox.pty")],
     ),
     "mach lookup": (
         PlatformPolicy(), NetworkPolicy(allow_mach_lookup=("com.example.a", "org.chromium.b.*")),
@@ -136,6 +136,7 @@ EVERYTHING = [
     mach("com.apple.trustd.agent.x"), mach("com.apple.trustd.agent", "mach-register"),
     mach("com.example.a", "mach-register"), mach("org.chromium.Chromium.MachPortRendezvousServer.1"),
     mach("org.chromium.other.1", "mach-register"),
+    file("file-write-data", "/dev/ttys003", "CHARACTER-DEVICE"),
     LOOPBACK, bind(80), AF_UNIX, connect("203.0.113.1", 443), file("file-write-data", f"{HOME}/x"),
     file("file-write-data", "/dev/disk0"), Request("job-creation"), Request("file-mount"),
 ]  # fmt: skip

@@ -11,6 +11,7 @@ import pytest
 
 from sandboxd.backends.macos.monitor import LogMonitor, MonitorState
 from sandboxd.backends.macos.probe import SeatbeltProbe
+from sandboxd.backends.macos.seatbelt.dialect import ADDRESS, TIOCSTI
 from sandboxd.backends.macos.spawning import PIPE, end, spawn
 from sandboxd.errors import HostError
 from support.processes import is_alive
@@ -81,6 +82,13 @@ async def test_probe_can_be_asked_again(tmp_path: Path, turns: int) -> None:
     async with asyncio.timeout(20):
         await probe.ready()
     await nobody_is_left(tmp_path)
+
+
+async def test_constructs_that_do_not_compile_are_named(tmp_path: Path) -> None:
+    program = tmp_path / "sandbox-exec"
+    program.write_text('#!/bin/sh\ncase "$*" in *mkdir*) exit 1;; *ioctl-command*|*string-append*) exit 65;; esac\n')
+    program.chmod(0o755)
+    assert await SeatbeltProbe(str(program)).ready() == {TIOCSTI, ADDRESS}
 
 
 async def test_what_cannot_be_started(tmp_path: Path) -> None:

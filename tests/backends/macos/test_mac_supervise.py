@@ -18,7 +18,9 @@ import pytest
 
 from sandboxd.backends.macos import supervise
 from sandboxd.backends.macos.backend import STAGE
+from sandboxd.backends.macos.supervise import NO_TERMINAL, with_loader_variables
 from support.processes import is_alive
+from support.terminal import Terminal
 from support.users import SYSTEM_PATH
 from support.waiting import wait_until
 
@@ -114,6 +116,42 @@ def test_what_cannot_be_started(daemon: Daemon, command: str, status: int) -> No
     assert finish(process)[0] == status
     assert daemon.line().startswith("started ")
     assert daemon.line() == f"exit {status}"
+
+
+def test_a_relayed_terminal_is_the_commands_own(daemon: Daemon) -> None:
+    """Where TIOCSTI cannot be refused: what a command types there reaches no shell outside."""
+    look = "tty; stty size; read line; echo got:$line; stty -a | grep -q isig && exit 9"
+    with Terminal(words(daemon, "sh", "-c", look)) as terminal:
+        terminal.resize(33, 77)
+        before = terminal.attributes()
+        daemon.accept(b"go 300 terminal\n")
+        inside = terminal.expect(r"^(/dev/\S+)\r")[1]
+        terminal.expect("33 77")
+        assert os.stat(inside).st_rdev != os.fstat(terminal._master).st_rdev
+        assert not Path(f"/proc/{terminal.pid}/fd/0").samefile(inside)
+        terminal.type("word")
+        terminal.expect("got:word")
+        assert terminal.wait() == 9
+        assert terminal.attributes() == before
+
+
+def test_the_profile_names_the_terminal_of_the_command(daemon: Daemon) -> None:
+    with Terminal(words(daemon, "sh", "-c", 'echo "$0 $(tty)"', NO_TERMINAL)) as terminal:
+        daemon.accept()
+        found = terminal.expect(r"TERMINAL=(\S+) (\S+)\r")
+        assert found[1] == found[2] != "/dev/null"
+    daemon.close()
+    process = start(daemon, "sh", "-c", 'echo "$0"', NO_TERMINAL, stdin=subprocess.DEVNULL)
+    daemon.accept()
+    assert finish(process)[:2] == (0, f"{NO_TERMINAL}\n")
+
+
+def test_variables_of_the_loader_reach_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS removes them at each program of its own, and env(1) sets them behind the last one."""
+    usual = ["/usr/bin/sandbox-exec", "-p", "x", "--", "/bin/sh", "-c", STAGE, "sandboxd", "make", "--", "all"]
+    assert with_loader_variables(usual) == usual
+    monkeypatch.setenv("DYLD_LIBRARY_PATH", "/opt/lib")
+    assert with_loader_variables(usual)[8:] == ["/usr/bin/env", "DYLD_LIBRARY_PATH=/opt/lib", "make", "--", "all"]
 
 
 def test_nothing_runs_without_a_daemon(tmp_path: Path) -> None:

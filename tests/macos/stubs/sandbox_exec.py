@@ -55,6 +55,9 @@ def main(state: Path, arguments: list[str]) -> int:
     except SbplError as error:
         sys.stderr.write(f"sandbox-exec: <input string>:{error.line}: {error.message}\n")
         return 65
+    if any(word in texts[0] for word in _refused(state)):
+        sys.stderr.write("sandbox-exec: <input string>: unbound variable\n")
+        return 65
     if (state / "nested").exists() or PROFILE_VARIABLE in os.environ:
         sys.stderr.write("sandbox-exec: sandbox_apply: Operation not permitted\n")
         return 71
@@ -73,6 +76,12 @@ def main(state: Path, arguments: list[str]) -> int:
     except OSError as error:
         sys.stderr.write(f"sandbox-exec: execvp() of '{command[0]}' failed: {error.strerror}\n")
         return 71
+
+
+def _refused(state: Path) -> list[str]:
+    """Words of the language that the file `refuses` takes away."""
+    file = state / "refuses"
+    return file.read_text().split("\n") if file.exists() else []
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 The order is right under both known descriptions of the system (`tests/support/sbpl.py`):
 
-1. Reading is allowed.
+1. Reading is allowed, except for devices.
 2. The path entries of the policy, directories before their content, each with its effective access
    (`plan.filesystem.mounts.settle`, the four rules). A rule on a directory covers everything below it, so the patterns
    that can match below it are repeated after it.
@@ -27,6 +27,7 @@ from sandboxd.backends.macos.seatbelt.absent_names import (
     skipped_directories,
     workspace_names,
 )
+from sandboxd.backends.macos.seatbelt.case_folding import quote
 from sandboxd.backends.macos.seatbelt.path_patterns import END, Glob
 from sandboxd.backends.macos.seatbelt.seatbelt_entries import Pattern, at_and_above
 from sandboxd.paths import is_below
@@ -40,6 +41,7 @@ from sandboxd.policy.model import FilePolicy
 
 READ, WRITE = "file-read*", "file-write*"
 MOVE = ("file-write-create", "file-write-unlink")
+_HARMLESS_DEVICES = ("", "null", "zero", "random", "urandom", "dtracehelper", "autofs_nowait", "fd")
 _DENIES = Mark.DENY_READ | Mark.DENY_WRITE | Mark.PROTECTED | Mark.UNOPENABLE
 
 
@@ -103,14 +105,24 @@ class _Rules:
 
 
 def list_file_rules(
-    files: FilePolicy, place: Place, facts: Facts, found: PathTable, patterns: tuple[Pattern, ...]
+    files: FilePolicy,
+    place: Place,
+    facts: Facts,
+    found: PathTable,
+    patterns: tuple[Pattern, ...],
+    private: tuple[FileRule, ...] = (),
 ) -> tuple[FileRule, ...]:
-    """List the rules. `found` are the entries of `make_seatbelt_points`.
+    """List the rules, `private` ones among them. `found` are the entries of `make_seatbelt_points`.
 
     Raises `PolicyError` for what cannot be expressed."""
     nodes = settle(found.entries)
+    harmless = tuple(Match(PathFilter.LITERAL, f"/dev/{name}" if name else "/dev") for name in _HARMLESS_DEVICES)
     rules = _Rules(
-        [FileRule(True, (READ,), (), why="reading is open where nothing below closes it")], _absent(found, facts)
+        [
+            FileRule(True, (READ,), (), why="reading is open where nothing below closes it"),
+            FileRule(False, (READ,), (Match(PathFilter.SUBPATH, "/dev"),), harmless, why="terminals and raw devices"),
+        ],
+        _absent(found, facts),
     )
     _add_points(rules, nodes, patterns)
     for rule in _protected(files, place, facts, nodes):
@@ -126,6 +138,8 @@ def list_file_rules(
         if node.entry.shows is not None:
             match = Match(PathFilter.SUBPATH, node.entry.path)
             rules.set(_state(node), match, "the daemon's and the session's own directories")
+    for rule in private:
+        rules.add(rule)
     _add_links(rules, nodes)
     _add_guards(rules, nodes, facts, patterns)
     return tuple(map(_expressed, rules.rules))
@@ -155,6 +169,17 @@ def _expressed(rule: FileRule) -> FileRule:
     return replace(rule, matches=(*plain, *(Match(PathFilter.REGEX, text) for text in texts)))
 
 
+def private_rules(parents: tuple[str, ...], name: str) -> tuple[FileRule, ...]:
+    """Return rules that open the session's own directories in those of confstr(3), and close those of others."""
+    if not parents:
+        return ()
+    why = "the session's part of the user's directories for temporary files and caches"
+    both = (READ, WRITE)
+    others = tuple(Match(PathFilter.REGEX, f"^{quote(parent)}/sandboxd-d-[^/]*{END}") for parent in parents)
+    own = tuple(Match(PathFilter.SUBPATH, f"{parent}/{name}") for parent in parents)
+    return FileRule(False, both, others, why=why), FileRule(True, both, own, why=why)
+
+
 _POINTS = "rules about paths, and the protected names that exist: directories before what lies in them"
 
 
@@ -166,6 +191,8 @@ def _add_points(rules: _Rules, nodes: list[MountNode], patterns: tuple[Pattern, 
             continue
         state = _state(node)
         above = _state(node.parent) if node.parent is not None else _State(True, False)
+        if is_below(entry.path, "/dev") and (node.parent is None or not is_below(node.parent.entry.path, "/dev")):
+            above = _State(False, False)
         if node.parent is None and state == above:
             stated = [(True, READ)]  # by the first rule
         elif state != above or (has_allow_patterns and entry.marks & _DENIES):

@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from sandboxd.backends.macos.seatbelt.case_folding import quote
+from sandboxd.backends.macos.seatbelt.dialect import express
 from sandboxd.backends.macos.seatbelt.file_rules import FileRule, PathFilter
 from sandboxd.backends.macos.seatbelt.path_spellings import expression_spellings, path_spellings, real_spelling
 from sandboxd.errors import PolicyError
 from sandboxd.policy.model import NetworkPolicy, PlatformPolicy, PortRange
 from sandboxd.policy.sockets.control_sockets import CONTROL_SOCKETS
 
+TERMINAL, NO_TERMINAL = "TERMINAL", "/dev/null"
+"""The parameter of the command's terminal; the supervisor fills it in."""
 MAX_SIZE = 900_000
 """Bytes of text and parameters. macOS takes 1 MiB for all arguments and variables of a program together."""
 MAX_PORTS = 2048
@@ -27,23 +30,28 @@ ALL_PORTS = (1, 65535)
 class Profile:
     """The input of `sandbox-exec`.
 
-    Four parameters differ for each command and come with `arguments`."""
+    Five parameters differ for each command and come with `arguments`."""
 
     text: str
     parameters: tuple[tuple[str, str], ...] = ()
 
-    def arguments(self, *, tag: str, member: str, http_port: int, socks_port: int) -> tuple[str, ...]:
+    def arguments(
+        self, *, tag: str, member: str, http_port: int, socks_port: int, refused: frozenset[str] = frozenset()
+    ) -> tuple[str, ...]:
         """Return the options, without the command.
 
-        `tag` ends the log line of a refusal; `member` is the service name that identifies the sandbox's processes."""
+        `tag` ends the log line of a refusal; `member` is the service name that identifies the sandbox's processes;
+        `refused` are constructs that this macOS does not compile (`dialect`)."""
         places = (
             ("TAG", tag),
             ("MEMBER", member),
             ("HTTP_PORT", str(http_port)),
             ("SOCKS_PORT", str(socks_port)),
+            (TERMINAL, NO_TERMINAL),
         )
-        words = ["-p", self.text]
-        for name, value in (*places, *self.parameters):
+        text, parameters = express(self.text, dict((*places, *self.parameters)), refused)
+        words = ["-p", text]
+        for name, value in parameters.items():
             words += ["-D", f"{name}={value}"]
         return tuple(words)
 
@@ -97,6 +105,8 @@ def make_profile(
     _local_ports(text, network)
     _unix_sockets(text, network, closed_sockets, real)
     _mach_names(text, network)
+    if platform.keychain:
+        text.file("keychain")
     if platform.weaker_network_isolation:
         text.file("trustd")
     if platform.allow_apple_events:
@@ -105,6 +115,7 @@ def make_profile(
     text.file("plumbing")
     if platform.allow_pty:
         text.file("pty")
+    text.file("tiocsti")
     profile = Profile("\n".join(text.parts), tuple((name, value) for (_, value), name in text.names.items()))
     _check_size(profile)
     return profile
