@@ -85,10 +85,14 @@ def _why_unusable(path: str, uid: int) -> str:
         return f"{path} is not an absolute path without symbolic links"
     if (os.path.normpath(path) + "/").startswith(("/tmp/", "/dev/", "/proc/", "/sys/")):
         return f"{path} is below a directory that each sandbox has for itself"
-    state = os.stat(path)
-    if state.st_uid not in (0, uid) or (state.st_mode & 0o022 and not state.st_mode & stat.S_ISVTX):
-        return f"other users can change {path}"
-    return ""
+    at = path
+    while True:  # who can change a directory above can put another one in its place
+        state = os.stat(at)
+        if state.st_uid not in (0, uid) or (state.st_mode & 0o022 and not state.st_mode & stat.S_ISVTX):
+            return f"other users can change {at}"
+        if at == (above := os.path.dirname(at)):
+            return ""
+        at = above
 
 
 def user_directories() -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from support.rpc import RawClient
         ("scratch", 0o700, ""),
         ("scratch", 0o1777, ""),
         ("scratch", 0o777, "other users can change"),
+        ("scratch/deep", 0o777, "other users can change"),
         ("absent", 0o700, "No such file"),
         ("link", 0o700, "without symbolic links"),
         ("relative", 0o700, "not an absolute path"),
@@ -32,8 +33,8 @@ async def test_temporary_files_lie_where_the_environment_says(
     machine: FakeMachine, chosen: str, mode: int, why: str
 ) -> None:
     async with surroundings() as around:
-        for name in ("scratch", "home/project/tmp"):
-            (around.base / name).mkdir()
+        for name in ("scratch/deep", "home/project/tmp"):
+            (around.base / name).mkdir(parents=True)
         (around.base / "scratch").chmod(mode)
         (around.base / "link").symlink_to(around.base / "scratch")
         async with running_daemon(around=around, assemble=machine.assemble) as running, running.client() as client:
@@ -46,7 +47,7 @@ async def test_temporary_files_lie_where_the_environment_says(
                 used = running.daemon.temporary.path
                 assert why in warning and bool(why) is bool(warning)
                 assert used.startswith(str(around.base / "tmp") if why else place + "/sandboxd-")
-        assert not list((around.base / "scratch").iterdir()) and around.left() == []
+        assert not list((around.base / "scratch").rglob("sandboxd*")) and around.left() == []
 
 
 async def test_hello_is_optional_and_tells_the_methods(client: RawClient) -> None:
