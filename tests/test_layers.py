@@ -98,7 +98,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 
 # Libraries from outside, each in the one or two places that are about them.
 LIBRARIES: dict[str, tuple[str, ...]] = {
-    "pydantic": ("sandboxd.settings.schema", "sandboxd.settings.layer"),
+    "pydantic": ("sandboxd.settings.schema", "sandboxd.settings.layer", "sandboxd.cli.mcp"),
     "idna": ("sandboxd.policy.hosts.host_patterns",),
     "publicsuffixlist": ("sandboxd.policy.hosts.public_suffixes",),
     "tree_sitter": ("sandboxd.policy.commands",),
@@ -107,6 +107,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "jsonrpcserver": ("sandboxd.rpc",),
     "structlog": ("sandboxd.daemon", "sandboxd.rpc", "sandboxd.app"),
     "prometheus_client": ("sandboxd.daemon.metrics",),
+    "mcp": ("sandboxd.cli.mcp",),
 }
 
 # Pure: the same answer for the same arguments, whatever the machine. Paths are text there (posixpath).

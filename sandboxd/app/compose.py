@@ -89,8 +89,6 @@ def platform_factory(name: str) -> Assemble:
     return linux_platform
 
 
-
-
 @dataclass(frozen=True, slots=True)
 class _Directories:
     runtime: str

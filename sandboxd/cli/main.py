@@ -42,6 +42,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("logs", "control.logs", "show the log of the daemon, also as it is written"),
     ("serve", "control.serve", "run the daemon in the foreground"),
     ("hook", "hooks.hook_command", "put the shell commands of an agent into its sandbox"),
+    ("mcp", "mcp.mcp_command", "serve tools that run commands in the sandbox to MCP clients"),
     ("service", "service.service_command", "let the system start the daemon"),
     ("completion", "shells.completion", "print the completions of a shell"),
 )

@@ -164,9 +164,7 @@ class LimitsSection(Section):
     processes: Annotated[int, Field(ge=16, le=4_194_304)] | None = Field(
         None, description="Linux: processes and threads of one command; of root only with control groups"
     )
-    maxProcesses: Annotated[int, Field(ge=16, le=4_194_304)] | None = Field(
-        None, description="The same as processes"
-    )
+    maxProcesses: Annotated[int, Field(ge=16, le=4_194_304)] | None = Field(None, description="The same as processes")
 
 
 class Sandbox(Section):

@@ -301,7 +301,7 @@ def test_another_interpreter_than_pythonexecutable_detaches(
 ) -> None:
     """The variable names the interpreter of each Python, and its file may have come later."""
     daemon, planted = starting.daemon_command(path), tmp_path / "python3"
-    planted.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\nexec {sys.executable} \"$@\"\n")
+    planted.write_text(f'#!/bin/sh\ntouch {tmp_path}/ran\nexec {sys.executable} "$@"\n')
     planted.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(planted))
     monkeypatch.setattr(starting, "daemon_command", lambda path: daemon)

@@ -89,9 +89,7 @@ def contents(place: Path) -> dict[str, object]:
     return {str(path.relative_to(place)): path.is_file() and path.read_text() for path in place.rglob("*")}
 
 
-def run(
-    daemon: DaemonProcess, hands: Hands, place: Path, kind: str, *options: str
-) -> tuple[list[dict[str, str]], str]:
+def run(daemon: DaemonProcess, hands: Hands, place: Path, kind: str, *options: str) -> tuple[list[dict[str, str]], str]:
     words = [hands.path, str(place), str(place.parent), str(daemon.identity.workspace), kind]
     argv = ["run", "--show-violations", *options, "--", "python3", "-I", "-S", "-c", INSIDE, *words]
     done = daemon.run(*argv)
@@ -159,7 +157,7 @@ def test_renames_in_and_between_writable_places_go_on(start_daemon: StartDaemon,
     listed = identity.base / "listed"
     listed.mkdir()
     identity.own(listed)
-    line = f"exec python3 -I -S -c \"$0\" . /tmp $TMPDIR/. /dev/shm {listed}"
+    line = f'exec python3 -I -S -c "$0" . /tmp $TMPDIR/. /dev/shm {listed}'
     done = daemon.run("run", "--show-violations", "--allow-write", str(listed), "--", "sh", "-c", line, ORDINARY)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)

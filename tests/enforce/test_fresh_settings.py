@@ -278,9 +278,7 @@ def changed(wrapped):
 
 
 @pytest.mark.parametrize("how", RUNS)
-def test_a_command_whose_settings_changed_is_wrapped_again(
-    daemon: DaemonProcess, identity: Identity, how: str
-) -> None:
+def test_a_command_whose_settings_changed_is_wrapped_again(daemon: DaemonProcess, identity: Identity, how: str) -> None:
     work = identity.workspace
     identity.write(work / "a", "there")
     rules = json.dumps({"sandbox": {"filesystem": {"denyRead": [f"{work}/a"]}}})

@@ -50,7 +50,7 @@ def test_programs_of_a_project_are_not_run(identity: Identity, place: str) -> No
     mark, directory = mark_of(identity), identity.workspace / place
     path = f"{directory}:{place}:{identity.environment()['PATH']}"
     assert inside(identity, "true", PATH=path).returncode == 0
-    script = f"#!/bin/sh\\necho $0 >>{mark}\\nexec /usr/bin/${{0##*/}} \"$@\"\\n"
+    script = f'#!/bin/sh\\necho $0 >>{mark}\\nexec /usr/bin/${{0##*/}} "$@"\\n'
     planting = "; ".join(f"printf '{script}' >{place}/{name}; chmod +x {place}/{name}" for name in PROGRAMS)
     assert inside(identity, f"mkdir -p {place}; {planting}", PATH=path).returncode == 0
     everything(identity, PATH=path, VIRTUAL_ENV=str(directory.parent))

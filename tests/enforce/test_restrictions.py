@@ -133,9 +133,7 @@ def told(daemon: DaemonProcess, what: str, *options: str) -> bool:
     return what in done.stderr
 
 
-def test_run_reports_ignored_keys_once_for_each_change(
-    start_daemon: StartDaemon, identity: Identity
-) -> None:
+def test_run_reports_ignored_keys_once_for_each_change(start_daemon: StartDaemon, identity: Identity) -> None:
     project_file(identity, {"sandbox": {"filesystem": {"allowWrite": ["~/x"]}, "colour": 1}})
     daemon = start_daemon()
     first = daemon.run("run", "--", "true").stderr

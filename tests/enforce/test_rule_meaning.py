@@ -58,9 +58,7 @@ def test_a_slash_is_the_project_in_a_permission_rule(
     assert explained.startswith("denied") and "Edit(/migrations/**)"[5:-1] in explained
 
 
-def test_an_allow_with_a_slash_opens_only_the_project(
-    start_daemon: StartDaemon, identity: Identity
-) -> None:
+def test_an_allow_with_a_slash_opens_only_the_project(start_daemon: StartDaemon, identity: Identity) -> None:
     outside = identity.write(identity.home / "outside" / "file", "mine\n")
     named = identity.write(identity.home / "named" / "file", "mine\n")
     allow = ["Edit(/**)", "Edit(/)", f"Edit({outside.parent}/**)", "Write(/etc/**)", f"Edit(/{named.parent}/**)"]

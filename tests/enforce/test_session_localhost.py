@@ -88,9 +88,7 @@ with Client(autostart=False) as box, box.session(".") as session:
     child.kill()
 """
     found = script(daemon, code, address, *EVERYWHERE)
-    assert found == {
-        one: "server hello" if one in answering else "ConnectionRefusedError" for one in EVERYWHERE
-    }
+    assert found == {one: "server hello" if one in answering else "ConnectionRefusedError" for one in EVERYWHERE}
 
 
 def test_every_port_is_shared(daemon: DaemonProcess) -> None:

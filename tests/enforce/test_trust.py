@@ -465,9 +465,7 @@ def test_trust_at_a_terminal(daemon: DaemonProcess, identity: Identity, outside:
     assert (str(identity.workspace) in listed) is (answer == "y")
 
 
-def test_trust_that_another_daemon_records_or_removes(
-    daemon: DaemonProcess, identity: Identity, outside: Path
-) -> None:
+def test_trust_that_another_daemon_records_or_removes(daemon: DaemonProcess, identity: Identity, outside: Path) -> None:
     """Both daemons of one home believe the same at their next command."""
     socket = directory(identity, identity.base / "other-runtime") / "sandboxd.sock"
     socket.parent.chmod(0o700)

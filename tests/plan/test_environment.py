@@ -88,9 +88,7 @@ def test_the_callers_own_ssh_is_kept(caller: dict[str, str], start: str) -> None
 
 @pytest.mark.parametrize("configured", ["", "--local", "--global"])
 @pytest.mark.parametrize("program", ["", "ssh", "my tools/ssh"])
-def test_git_runs_the_configured_ssh_through_the_proxy(
-    tmp_path: Path, configured: str, program: str
-) -> None:
+def test_git_runs_the_configured_ssh_through_the_proxy(tmp_path: Path, configured: str, program: str) -> None:
     """core.sshCommand of the repository or the person, else GIT_SSH, else ssh: each with our ProxyCommand behind it."""
     for name in ("ssh", "my tools/ssh", "other-ssh"):
         script = tmp_path / name

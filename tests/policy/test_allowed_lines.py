@@ -147,9 +147,11 @@ PIECES = [
     "\\\n",
 ]  # fmt: skip
 LINES = st.builds(
-    lambda base, changes: "".join([piece for at, piece in sorted(changes, key=lambda c: c[0])])
-    if base is None
-    else _changed(base, changes),
+    lambda base, changes: (
+        "".join([piece for at, piece in sorted(changes, key=lambda c: c[0])])
+        if base is None
+        else _changed(base, changes)
+    ),
     st.one_of(st.none(), st.sampled_from(BASES)),
     st.lists(st.tuples(st.integers(0, 40), st.sampled_from(PIECES)), min_size=1, max_size=5),
 )

@@ -92,9 +92,7 @@ async def test_a_session_without_permission_runs_nothing(client: RawClient, runn
     assert (result["behavior"], result["reason"]["type"]) == ("deny", "permissionMode")
 
 
-async def test_a_host_without_sandbox_never_gets_a_plain_yes(
-    client: RawClient, machine: FakeMachine
-) -> None:
+async def test_a_host_without_sandbox_never_gets_a_plain_yes(client: RawClient, machine: FakeMachine) -> None:
     machine.backend.unavailable = "user namespaces are denied"
     result = await client.result("should_sandbox", {"command": "ls"})
     assert result["behavior"] == "deny"

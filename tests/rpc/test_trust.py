@@ -150,9 +150,7 @@ async def test_what_a_person_adds_to_a_project_stays_trusted(client: RawClient, 
         assert await host(client, running, name) != "allow", "what was put in between is not trusted along with it"
 
 
-async def test_a_file_that_only_tightened_is_trusted_with_additions(
-    client: RawClient, running: RunningDaemon
-) -> None:
+async def test_a_file_that_only_tightened_is_trusted_with_additions(client: RawClient, running: RunningDaemon) -> None:
     write(running, {"sandbox": {"network": {"deniedDomains": ["x.test"]}}})
     await allow(client, running, "a.test")
     assert await host(client, running, "a.test") == "allow"

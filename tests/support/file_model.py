@@ -160,9 +160,7 @@ class Model:
             while True:
                 rest = (writes | reads) - refused
                 opened = plain | ({one.real for one in rest & writes} if others else set())
-                more = {
-                    one for one in rest if any(covers(root, parent(hop)) for hop in one.hops for root in opened)
-                }
+                more = {one for one in rest if any(covers(root, parent(hop)) for hop in one.hops for root in opened)}
                 if not more:
                     break
                 refused |= more

@@ -15,7 +15,7 @@ from sandboxd.backends.base import LaunchHandle, LaunchSpec, Observer
 from sandboxd.backends.linux.bwrap.bwrap_options import BwrapOptions, probe_options, render
 from sandboxd.backends.linux.bwrap.orphans import end_processes
 from sandboxd.backends.linux.bwrap.sandbox_setup import SandboxSetup
-from sandboxd.backends.linux.command_limits import NO_GROUPS, CommandLimits, ControlGroups, LimitedSetup, Watch
+from sandboxd.backends.linux.command_limits import NO_GROUPS, CommandLimits, ControlGroups, LimitedSetup, LimitWatch
 from sandboxd.backends.linux.helper.bridge import Bridge, ExpectedLaunch
 from sandboxd.backends.linux.helper.bridge_protocol import INFO_DESCRIPTOR, INIT_WORDS, OPTIONS_DESCRIPTOR
 from sandboxd.backends.linux.helper.expected_launch import Preparation
@@ -141,7 +141,7 @@ class LinuxBackend:
         self._probing = asyncio.Lock()
         self._launches: dict[str, Launching] = {}
         self._inherited: dict[str, LaunchRecord] = {}
-        self._watch = Watch()
+        self._watch = LimitWatch()
 
     async def aclose(self) -> None:
         """Wait for running clean-ups."""

@@ -126,7 +126,7 @@ class CommandLimits:
         limits: Limits,
         processes: ProcessLimit | None,
         groups: ControlGroups,
-        watch: Watch | None = None,
+        watch: LimitWatch | None = None,
     ) -> None:
         self.limits = limits
         self.processes = processes
@@ -136,7 +136,7 @@ class CommandLimits:
         self._mounted = mounted_groups() if self.wanted else ""
         self._group = ""
         self._bubblewrap = 0
-        self._watch = watch or Watch()
+        self._watch = watch or LimitWatch()
         self._met: set[str] = set()
         self.told: Callable[[DenialEvent], None] = lambda event: None
         self.kill: Callable[[], None] = lambda: None
@@ -325,7 +325,7 @@ def _counted(pids: Sequence[int]) -> tuple[str, ...]:
     return str(len(pids)), *map(str, pids)
 
 
-class Watch:
+class LimitWatch:
     """Looks at all commands without a group: one look for all of them, however many processes there are."""
 
     def __init__(self) -> None:

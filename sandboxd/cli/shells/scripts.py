@@ -68,7 +68,7 @@ complete -F _sandboxd sandboxd
 
 def _bash_value(option: Option) -> str:
     if option.only:
-        return f"COMPREPLY=($(compgen -W {_quoted(' '.join(option.only))} -- \"$cur\"))"
+        return f'COMPREPLY=($(compgen -W {_quoted(" ".join(option.only))} -- "$cur"))'
     if option.value == "DIR":
         return 'compopt -o filenames; COMPREPLY=($(compgen -d -- "$cur"))'
     return "compopt -o default" if option.value in _FILES else ""

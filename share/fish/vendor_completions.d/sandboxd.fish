@@ -184,6 +184,17 @@ complete -c sandboxd -n '__sandboxd_is hook' -l cwd -d 'the directory of --proje
 complete -c sandboxd -n '__sandboxd_is hook' -l help -d 'show this text'
 complete -c sandboxd -n '__sandboxd_is hook' -a 'install uninstall status run'
 complete -c sandboxd -n '__sandboxd_is hook' -F
+complete -c sandboxd -n __sandboxd_is_alone -a mcp -d 'serve tools that run commands in the sandbox to MCP clients'
+complete -c sandboxd -n '__sandboxd_is mcp' -l wrap -d 'run another MCP server, which follows, in the sandbox'
+complete -c sandboxd -n '__sandboxd_is mcp' -l cwd -d 'the directory of the project (default: the current one)' -x -a '(__fish_complete_directories)'
+complete -c sandboxd -n '__sandboxd_is mcp' -l allow-domain -d '--wrap: let the server connect to this host' -x
+complete -c sandboxd -n '__sandboxd_is mcp' -l allow-write -d '--wrap: let the server write this path' -r -F
+complete -c sandboxd -n '__sandboxd_is mcp' -l allow-read -d '--wrap: let the server read this path although the settings deny it' -r -F
+complete -c sandboxd -n '__sandboxd_is mcp' -l settings -d '--wrap: add a settings file: a path, or a NAME of run --learn' -r -F
+complete -c sandboxd -n '__sandboxd_is mcp' -l output-limit -d 'characters of one output; the middle of a longer one is left out (30000)' -x
+complete -c sandboxd -n '__sandboxd_is mcp' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
+complete -c sandboxd -n '__sandboxd_is mcp' -l help -d 'show this text'
+complete -c sandboxd -n '__sandboxd_is mcp' -x -a '(__fish_complete_subcommand --fcs-skip=2)'
 complete -c sandboxd -n __sandboxd_is_alone -a service -d 'let the system start the daemon'
 complete -c sandboxd -n '__sandboxd_is service' -l now -d 'install: start the daemon now, not only at the next login'
 complete -c sandboxd -n '__sandboxd_is service' -l help -d 'show this text'

@@ -16,7 +16,7 @@ from sandboxd.backends.linux.command_limits import (
     NO_GROUPS,
     CommandLimits,
     ControlGroups,
-    Watch,
+    LimitWatch,
     find_control_groups,
     mounted_groups,
 )
@@ -176,7 +176,7 @@ async def test_all_commands_are_watched_by_one_look(
             super().__init__()
 
     monkeypatch.setattr(command_limits, "ProcessTable", Counted)
-    watch, killed = Watch(), set[int]()
+    watch, killed = LimitWatch(), set[int]()
     limits = [CommandLimits(str(n), Limits(memory=4096), None, NO_GROUPS, watch) for n in range(20)]
     for number, one in enumerate(limits):
         one.kill = partial(killed.add, number)

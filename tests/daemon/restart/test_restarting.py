@@ -45,7 +45,7 @@ def installation(directory: Path, code: str) -> str:
     """An interpreter that runs `code` in the place of a daemon; returns its path."""
     (directory / "bin").mkdir(parents=True)
     python = directory / "bin/python3"
-    python.write_text(f"#!/bin/sh\necho \"$0 $*\" >{directory}/started\n{code}\n")
+    python.write_text(f'#!/bin/sh\necho "$0 $*" >{directory}/started\n{code}\n')
     python.chmod(0o755)
     return str(python)
 

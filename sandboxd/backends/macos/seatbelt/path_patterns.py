@@ -31,6 +31,7 @@ LONGEST = 900
 """Bytes of one expression. macOS refuses somewhere above 1,000."""
 END = "(/|$)"
 
+
 @dataclass(frozen=True)
 class Glob:
     """A pattern below a literal directory.
