@@ -12,6 +12,7 @@ from sandboxd.daemon.metrics import Metrics
 from sandboxd.daemon.policy_queries import ExplainPath, ExplainSocket
 from sandboxd.plan.request import Place
 from sandboxd.policy.decision import Decision
+from sandboxd.policy.explain.tools import with_tool
 from sandboxd.policy.hosts.parent_proxies import EnvironmentProxies
 from sandboxd.policy.model import Policy
 from sandboxd.proxy.dial import Dialer, PinnedResolver
@@ -120,6 +121,7 @@ def make_proxies_of(
             proxies=proxies,
             can_ask=lambda: prompts.subscribers > 0,
             measured=metrics.gate,
+            advised=lambda decision: with_tool(decision, command.text),
         )
 
         def opened(connection: OutboundConnection) -> None:

@@ -14,7 +14,7 @@ import threading
 import time
 import tty
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from sandboxd.cli.arguments import NO_AUTOSTART, Help, UsageError, visible
@@ -56,32 +56,61 @@ def main(arguments: Sequence[str]) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("prompts needs a terminal", "programs answer with permission.subscribe over the socket")
     with client(parsed) as box:
-        return _Desk(box).run()
+        desk = Desk(box, sys.stdin.fileno(), 1)
+        desk.say("waiting for questions; q ends")
+        with desk.single_keys():
+            return desk.run()
 
 
-class _Desk:
-    """The open questions, the first one shown. A thread receives events."""
+class Desk:
+    """The open questions, the first one shown on a terminal. A thread receives events."""
 
-    def __init__(self, box: Client) -> None:
+    def __init__(self, box: Client, keys: int, lines: int) -> None:
+        """Subscribe to questions; `keys` and `lines` are the descriptors of the terminal."""
         self._box = box
+        self._keys, self._lines = keys, lines
+        self._done = False
         self._lock = threading.Lock()
         self._open: OrderedDict[str, PermissionRequest] = OrderedDict()
         self._ended: dict[str, PermissionResolved] = {}
         self._lost: SandboxdError | None = None
 
-    def run(self) -> int:
-        self._open.update((one.request_id, one) for one in self._box.permission_subscribe().open)
+        self._open.update((one.request_id, one) for one in box.permission_subscribe().open)
         threading.Thread(target=self._hear, name="questions", daemon=True).start()
-        _say("waiting for questions; q ends")
-        with _single_keys():
-            while self._lost is None:
+
+    def run(self) -> int:
+        """Ask until a key ends it, in a terminal that gives single keys."""
+        while self._lost is None:
+            request = self._first()
+            if request is None:
+                if self._key() in _INTERRUPT:
+                    return 0
+            elif not self._ask(request):
+                return 0
+        raise self._lost
+
+    def beside(self) -> Callable[[], None]:
+        """Ask beside a command in the same terminal, and return what ends that.
+
+        The terminal gives single keys only while a question is shown."""
+
+        def ask() -> None:
+            while self._lost is None and not self._done:
                 request = self._first()
                 if request is None:
-                    if _key() in _INTERRUPT:
-                        return 0
-                elif not self._ask(request):
-                    return 0
-        raise self._lost
+                    time.sleep(_TICK_S)
+                    continue
+                with self.single_keys():
+                    if not self._ask(request):
+                        return
+
+        def end() -> None:
+            self._done = True
+            asking.join()
+
+        asking = threading.Thread(target=ask, name="desk", daemon=True)
+        asking.start()
+        return end
 
     def _hear(self) -> None:
         try:
@@ -104,18 +133,18 @@ class _Desk:
         """Show a question and handle its answer; return False to end."""
         with self._lock:
             behind = len(self._open) - 1
-        termios.tcflush(sys.stdin, termios.TCIFLUSH)  # typed before the question was shown
+        termios.tcflush(self._keys, termios.TCIFLUSH)  # typed before the question was shown
         for line in lines_of(request, behind, time.time()):
-            _say(line)
+            self.say(line)
         keys = keys_of(request)
         confirmed = ""
-        while self._lost is None:
+        while self._lost is None and not self._done:
             with self._lock:
                 ended = self._ended.get(request.request_id)
             if ended is not None:
-                _say(f"  {ended.behavior}: {ended.text}" + (f" ({ended.by})" if ended.by else ""))
+                self.say(f"  {ended.behavior}: {ended.text}" + (f" ({ended.by})" if ended.by else ""))
                 return True
-            key = _key()
+            key = self._key()
             if key in _INTERRUPT:
                 return False
             if key in keys:
@@ -123,7 +152,7 @@ class _Desk:
                 wide = request.wide or (suggestion is not None and suggestion.wide)
                 if wide and _KEYS[key][0] == "allow" and key != confirmed:
                     confirmed = key
-                    _say(f"  this allows a great deal: press {key} again to confirm")
+                    self.say(f"  this allows a great deal: press {key} again to confirm")
                     continue
                 self._answer(request, key)
                 return True
@@ -141,13 +170,36 @@ class _Desk:
                 pattern=None if suggestion is None else suggestion.pattern,
             )
         except RpcError as error:
-            _say(f"  not accepted: {error}")
+            self.say(f"  not accepted: {error}")
             return  # still open: it is shown again
-        _say(f"  {_WORDS[key]}")
+        self.say(f"  {_WORDS[key]}")
         for warning in result.warnings:
-            _say(f"  warning: {warning}")
+            self.say(f"  warning: {warning}")
         with self._lock:
             self._open.pop(request.request_id, None)
+
+    @contextlib.contextmanager
+    def single_keys(self) -> Iterator[None]:
+        """Read single keys without echo, and restore the terminal."""
+        before = termios.tcgetattr(self._keys)
+        try:
+            tty.setcbreak(self._keys)
+            yield
+        finally:
+            termios.tcsetattr(self._keys, termios.TCSADRAIN, before)
+
+    def _key(self) -> str:
+        """Return the next key, empty for none in a tick or an escape sequence."""
+        if not select.select([self._keys], [], [], _TICK_S)[0]:
+            return ""
+        typed = os.read(self._keys, 64).decode("utf-8", "replace")
+        if not typed:
+            return "q"
+        return typed if len(typed) == 1 else ""
+
+    def say(self, line: str) -> None:
+        os.write(self._lines, f"{line}\n".encode("utf-8", "replace"))
+
 
 
 def keys_of(request: PermissionRequest) -> list[str]:
@@ -192,29 +244,3 @@ def lines_of(request: PermissionRequest, behind: int, now: float) -> list[str]:
     ends = f"  no answer in {max(0, round(request.expires_at - now))} s means no"
     lines.append(ends + (f"; {behind} more waiting" if behind else ""))
     return [visible(line, 20000) for line in lines]
-
-
-@contextlib.contextmanager
-def _single_keys() -> Iterator[None]:
-    """Read single keys without echo, and restore the terminal."""
-    before = termios.tcgetattr(sys.stdin)
-    try:
-        tty.setcbreak(sys.stdin)
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-
-
-def _key() -> str:
-    """Return the next key, empty for none in a tick or an escape sequence."""
-    if not select.select([sys.stdin], [], [], _TICK_S)[0]:
-        return ""
-    typed = os.read(sys.stdin.fileno(), 64).decode("utf-8", "replace")
-    if not typed:
-        return "q"
-    return typed if len(typed) == 1 else ""
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()

@@ -61,7 +61,8 @@ class Gate:
     `network` returns the current policy. `ask` prompts the user, None without prompts. `pinned` are the names of
     `--resolve`, exempt from the address check. `host_addresses` returns the addresses of this machine's interfaces,
     `grants` the rules that the user granted to the session. `proxies` come from the daemon's environment. `can_ask`
-    returns whether a prompt has a subscriber now. `measured` receives the seconds that each decision took."""
+    returns whether a prompt has a subscriber now. `measured` receives the seconds that each decision took. `advised`
+    adds the advice that fits the command to a denial."""
 
     def __init__(
         self,
@@ -75,6 +76,7 @@ class Gate:
         proxies: EnvironmentProxies = NO_PROXIES,
         can_ask: Callable[[], bool] = lambda: True,
         measured: Callable[[float], None] = lambda seconds: None,
+        advised: Callable[[Decision], Decision] = lambda decision: decision,
     ) -> None:
         self._network = network
         self._ask = ask
@@ -85,6 +87,7 @@ class Gate:
         self._proxies = proxies
         self._can_ask = can_ask
         self._measured = measured
+        self.advised = advised
         self._lookups = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
     async def decide(self, host: Host, port: int) -> Decision:

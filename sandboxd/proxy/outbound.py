@@ -239,5 +239,6 @@ class Outbound:
         return cut
 
     def _refused(self, operation: str, host: Host, port: int, decision: Decision) -> Refused:
+        decision = self._gate.advised(decision)
         self._report(blocked(operation, host.name, port, decision))
         return Refused(host, port, decision)

@@ -779,4 +779,4 @@ async def test_a_half_closed_client_gets_the_whole_answer(kind: str, allowed: bo
         assert answer.startswith(b"HTTP/1.1 200 ") and answer.count(b"200 ") == (2 if kind == "connect" else 1)
         assert answer.endswith(b"\r\n\r\nhi")
     else:
-        assert answer.startswith(b"HTTP/1.1 403 Forbidden\r\n")
+        assert answer.startswith(b"HTTP/1.1 403 Forbidden by sandboxd: so it is\r\n")

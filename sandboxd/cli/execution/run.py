@@ -16,7 +16,7 @@ from sandboxd_client.transport.connection import Connection, open_connection, us
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from sandboxd.cli.execution.learn import LearnedFile
@@ -63,7 +63,9 @@ OPTIONS = (
     Option("--disable-sandbox", "request to run the command without a sandbox; a user must confirm it"),
     Option("--annotate", "hold standard error back until the end, and put a block of what was blocked below it"),
     Option("--relay-stdio", "pass pipes in place of network sockets as standard streams, and copy the bytes"),
-    Option("--show-violations", "list afterwards what was blocked"),
+    Option("--show-violations", "list afterwards each access that was blocked"),
+    Option("--quiet", "do not tell what was blocked, as is done after a failed command and on a terminal"),
+    Option("--ask", "ask in this terminal about hosts that no rule allows, as prompts does in another one"),
     Option(
         "--learn",
         "write the settings that the command needed: to this path, or under a NAME for --settings NAME",
@@ -100,6 +102,7 @@ def main(arguments: Sequence[str]) -> int:
         check_command(text, argv)
         params = _wrap_params(parsed, text, argv)
         grace_s = _grace(parsed)
+        after = After(parsed)
         connection = _connect(autostart="no_autostart" not in parsed)
         try:
             _join(connection, params)
@@ -109,7 +112,9 @@ def main(arguments: Sequence[str]) -> int:
                 status = decide_first(connection, params, outside="disable_sandbox" in parsed)
                 if status is not None:
                     return status
-            after, relays = After(parsed), "relay_stdio" in parsed
+            relays = "relay_stdio" in parsed
+            if "ask" in parsed:
+                after.stop_asking = _ask_here()
             if "learn" not in parsed:
                 return _run(connection, params, grace_s, after, relays=relays)
             from sandboxd.cli.execution.learn import LearnedFile
@@ -117,6 +122,7 @@ def main(arguments: Sequence[str]) -> int:
             with LearnedFile.opened(parsed.get("learn")) as after.learn:
                 return _run(connection, params, grace_s, after, relays=relays)
         finally:
+            after.stop_asking()
             connection.close()
     except InvalidCommand as error:
         raise UsageError(error.message, error.hint) from None
@@ -127,8 +133,28 @@ class After:
 
     def __init__(self, parsed: Parsed) -> None:
         self.show = "show_violations" in parsed
+        self.tell = "quiet" not in parsed and not self.show and "annotate" not in parsed
         self.annotate = "annotate" in parsed
         self.learn: LearnedFile | None = None
+        self.stop_asking: Callable[[], None] = lambda: None
+
+
+def _ask_here() -> Callable[[], None]:
+    """Answer questions in this terminal beside the command; return what ends that. Raises UsageError."""
+    import signal
+
+    from sandboxd.cli.prompts import Desk
+    from sandboxd_client import Client
+
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        raise UsageError("--ask needs a terminal", "answer in another one: sandboxd prompts") from None
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread waits for them
+    try:
+        return Desk(Client(autostart=False), terminal, terminal).beside()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _run(connection: Connection, params: dict[str, Any], grace_s: float, after: After, *, relays: bool) -> int:
@@ -173,7 +199,8 @@ def _run_once(
     else:
         status = _spawn(wrapped, grace_s, mask, relay)
     limited = status >= output.NOT_RUN and any(layer in _LIMITS for layer in wrapped["layers"])
-    if status in _SUSPICIOUS or limited or after.show or after.learn is not None:
+    told = after.tell and (status != 0 or _is_terminal(2))
+    if status in _SUSPICIOUS or limited or told or after.show or after.learn is not None:
         return _outcome(connection, wrapped["wrap_id"], status, after, again=again)
     return status
 
@@ -392,6 +419,11 @@ def _outcome(connection: Connection, wrap_id: str, status: int, after: After, *,
             output.note(_line(violation))
             if violation.get("hint"):
                 output.note(f"  hint: {violation['hint']}")
+    if after.tell and (status != 0 or _is_terminal(2)):
+        from sandboxd.cli.execution.told import told_lines
+
+        for line in told_lines(outcome["violations"], outcome.get("violations_lost", 0)):
+            output.note(line)
     if show and outcome.get("violations_lost"):
         output.note(f"sandboxd: {outcome['violations_lost']} more were blocked than could be recorded one by one")
     if learn is not None and outcome["started"]:
@@ -400,6 +432,13 @@ def _outcome(connection: Connection, wrap_id: str, status: int, after: After, *,
         reason = outcome["reason"] or "the sandbox ended before the command started"
         return output.fail(f"the sandbox could not be set up: {reason}", outcome.get("hint") or "run: sandboxd check")
     return status
+
+
+def _is_terminal(descriptor: int) -> bool:
+    try:
+        return os.isatty(descriptor)
+    except OSError:
+        return False
 
 
 def _line(violation: dict[str, Any]) -> str:

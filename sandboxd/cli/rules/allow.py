@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Help, Option, UsageError, suggestion, visible
 from sandboxd.cli.daemon_client import client
-from sandboxd.cli.output import warn
+from sandboxd.cli.output import note, warn
 from sandboxd.cli.rules.local_settings import (
     IN_SESSION,
     PROJECT,
@@ -28,22 +28,27 @@ _REMOVE = Option("--remove", "remove the rule")
 _READ = Option("--read", "allow reading inside a denied directory, not writing")
 _ENDING = "A rule for the network holds at once, one for files from the next command on."
 
+_PUBLIC = "; a registry that takes uploads from every account, so a command can send there what it reads"
+TOOLS = ("pip", "npm", "cargo", "go", "maven", "apt", "git")
 # (verb, kind): the lists it is added to
 _LISTS = {
     ("allow", "path"): ("sandbox.filesystem.allowWrite",),
     ("allow", "domain"): ("sandbox.network.allowedDomains",),
     ("allow", "socket"): ("sandbox.network.allowUnixSockets",),
     ("allow", "preset"): ("sandbox.presets",),
+    ("allow", "tool"): ("sandbox.network.allowedDomains",),
     ("deny", "path"): ("sandbox.filesystem.denyRead", "sandbox.filesystem.denyWrite"),
     ("deny", "domain"): ("sandbox.network.deniedDomains",),
     ("deny", "preset"): ("sandbox.presets",),
 }
 HELP = Help(
-    "allow (path P | domain H | socket P | preset NAME)",
+    "allow (path P | domain H | socket P | preset NAME | tool NAME)",
     "Let commands write a path, reach a host, use a Unix socket, or what a preset opens, by a rule in your local "
-    f"settings.\n\n{_ENDING}",
+    "settings.\n\n"
+    f"tool {'|'.join(TOOLS)}: the hosts that the tool's own configuration on this machine names; files of a\n"
+    f"project are not read.\n\n{_ENDING}",
     (_READ, _REMOVE, PROJECT, IN_SESSION, _CWD, YES, JSON, NO_AUTOSTART),
-    ("allow domain registry.example.org", "allow path ~/.cache/build", "allow preset caches"),
+    ("allow domain registry.example.org", "allow path ~/.cache/build", "allow preset caches", "allow tool pip"),
     words=tuple(kind for verb, kind in _LISTS if verb == "allow"),
 )
 DENY_HELP = Help(
@@ -82,27 +87,43 @@ def change_rule(verb: str, arguments: Sequence[str], help: Help) -> int:
     one_place(parsed)
     if kind == "preset":
         check_preset(verb, rest[0])
-    text = rest[0] if kind in ("domain", "preset") else rule_path(rest[0], parsed.get("cwd"))
+    texts = [rest[0] if kind in ("domain", "preset") else rule_path(rest[0], parsed.get("cwd"))]
+    if kind == "tool":
+        texts, kind = _hosts_of(rest[0], parsed.get("cwd")), "domain"
+    text = ", ".join(texts)
     keys = ("sandbox.filesystem.allowRead",) if "read" in parsed else _LISTS[verb, kind]
     with client(parsed) as box:
         cwd, session = parsed.get("cwd"), parsed.get("session")
         if "remove" in parsed:
-            result = make_changes(box, parsed, [Change("remove", key, text) for key in keys])
+            result = make_changes(box, parsed, [Change("remove", key, one) for key in keys for one in texts])
             missing = f"{result.file} has no such rule"
             return announce(parsed, result, f"{text} is in no {verb} rule there any more", missing)
-        changes = [Change("add", key, text) for key in keys]
+        changes = [Change("add", key, one) for key in keys for one in texts]
         file = (
             os.path.realpath(os.path.join(cwd or ".", ".claude/settings.local.json")) if "project" in parsed else None
         )
         lists = () if kind == "preset" else _LISTS.get((_OPPOSITE[verb], kind), ())
-        opposite = [key for key in lists if _stands_there(box, key, text, cwd, file, session)]
-        changes += [Change("remove", key, text) for key in opposite]
+        opposite = [(key, one) for key in lists for one in texts if _stands_there(box, key, one, cwd, file, session)]
+        changes += [Change("remove", key, one) for key, one in opposite]
         result = confirmed(parsed, lambda yes: make_changes(box, parsed, changes, confirm=yes))
         status = announce(parsed, result, f"{_done(verb, kind, 'read' in parsed)}: {text}")
-        for key in opposite:
+        for key, _ in opposite:
             warn(f"the opposite rule was removed from {key}")
-        _check(box, verb, kind, text, cwd, session, write="read" not in parsed)
+        for one in texts:
+            _check(box, verb, kind, one, cwd, session, write="read" not in parsed)
     return status
+
+
+def _hosts_of(tool: str, cwd: str | None) -> list[str]:
+    """Show the hosts of a tool, and return their rules. Raises UsageError, SandboxdError."""
+    if tool not in TOOLS:
+        raise UsageError(f"no tool {visible(tool, 60)} is known", suggestion(tool, TOOLS))
+    from sandboxd.cli.rules.tool_hosts import tool_hosts
+
+    found = tool_hosts(tool, os.path.abspath(cwd or "."))
+    for one in found:
+        note(f"  {one.rule}  ({one.where}{_PUBLIC if one.is_default else ''})")
+    return [one.rule for one in found]
 
 
 def _done(verb: str, kind: str, read: bool) -> str:

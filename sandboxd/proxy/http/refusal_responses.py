@@ -42,6 +42,9 @@ STATUS_OF_SLUG: Final = {
     "upstream_timeout": 504,
 }
 
+_LONGEST_PHRASE: Final = 400
+"""Programs print it where they show nothing else of the answer to CONNECT."""
+
 _NOT_PLAIN: Final = re.compile(r"[^A-Za-z0-9.*:_\[\]-]")
 
 
@@ -70,7 +73,17 @@ def denied_response(authority: str, decision: Decision, *, with_body: bool = Tru
         ]
     rule = _plain(decision.rule) if decision.rule is not None else "none"
     header = f"denied; rule={rule}; reason={decision.reason.value}"
-    return _response(400 if invalid else 403, "X-Sandboxd-Decision", header, lines, with_body=with_body, close=close)
+    told = "; ".join(text for text in (decision.text, decision.hint) if text)
+    phrase = f"Forbidden by sandboxd: {_line(told)}".encode("ascii")
+    return _response(
+        400 if invalid else 403,
+        "X-Sandboxd-Decision",
+        header,
+        lines,
+        with_body=with_body,
+        close=close,
+        phrase=b"" if invalid else phrase[:_LONGEST_PHRASE],
+    )
 
 
 def error_response(
@@ -104,6 +117,7 @@ def _response(
     *,
     with_body: bool,
     close: bool,
+    phrase: bytes = b"",
 ) -> bytes:
     body = ("\n".join(lines) + "\n").encode("ascii")
     headers = [
@@ -115,7 +129,7 @@ def _response(
     ]
     if close:
         headers.append((b"Connection", b"close"))
-    return render_response(status, REASONS[status], headers) + (body if with_body else b"")
+    return render_response(status, phrase or REASONS[status], headers) + (body if with_body else b"")
 
 
 def _line(text: str) -> str:

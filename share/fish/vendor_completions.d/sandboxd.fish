@@ -29,7 +29,9 @@ complete -c sandboxd -n '__sandboxd_is run' -l decide -d 'decide first whether t
 complete -c sandboxd -n '__sandboxd_is run' -l disable-sandbox -d 'request to run the command without a sandbox; a user must confirm it'
 complete -c sandboxd -n '__sandboxd_is run' -l annotate -d 'hold standard error back until the end, and put a block of what was blocked below it'
 complete -c sandboxd -n '__sandboxd_is run' -l relay-stdio -d 'pass pipes in place of network sockets as standard streams, and copy the bytes'
-complete -c sandboxd -n '__sandboxd_is run' -l show-violations -d 'list afterwards what was blocked'
+complete -c sandboxd -n '__sandboxd_is run' -l show-violations -d 'list afterwards each access that was blocked'
+complete -c sandboxd -n '__sandboxd_is run' -l quiet -d 'do not tell what was blocked, as is done after a failed command and on a terminal'
+complete -c sandboxd -n '__sandboxd_is run' -l ask -d 'ask in this terminal about hosts that no rule allows, as prompts does in another one'
 complete -c sandboxd -n '__sandboxd_is run' -l learn -d 'write the settings that the command needed: to this path, or under a NAME for --settings NAME' -r -F
 complete -c sandboxd -n '__sandboxd_is run' -l grace -d 'seconds between the first signal to end and SIGKILL (5)' -x
 complete -c sandboxd -n '__sandboxd_is run' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
@@ -115,7 +117,7 @@ complete -c sandboxd -n '__sandboxd_is allow' -l yes -d 'confirm a wide rule wit
 complete -c sandboxd -n '__sandboxd_is allow' -l json -d 'print JSON'
 complete -c sandboxd -n '__sandboxd_is allow' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
 complete -c sandboxd -n '__sandboxd_is allow' -l help -d 'show this text'
-complete -c sandboxd -n '__sandboxd_is allow' -a 'path domain socket preset'
+complete -c sandboxd -n '__sandboxd_is allow' -a 'path domain socket preset tool'
 complete -c sandboxd -n '__sandboxd_is allow' -F
 complete -c sandboxd -n __sandboxd_is_alone -a deny -d 'close a path, or a host'
 complete -c sandboxd -n '__sandboxd_is deny' -l remove -d 'remove the rule'

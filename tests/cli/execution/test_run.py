@@ -194,9 +194,13 @@ def test_a_sandbox_that_could_not_be_set_up_is_125(cli: CommandLine, fake: FakeD
 
 
 def test_the_daemon_is_asked_only_about_ambiguous_statuses(cli: CommandLine, fake: FakeDaemon) -> None:
+    """What a failed command met is asked for, too, unless it shall not be told."""
     fake.not_started()
+    assert cli.run("run", "-c", "exit 0").returncode == 0
+    assert cli.run("run", "--quiet", "-c", "exit 3").returncode == 3
+    assert [heard.method for heard in fake.calls] == ["wrap", "wrap"]
     assert cli.run("run", "-c", "exit 3").returncode == 3
-    assert [heard.method for heard in fake.calls] == ["wrap"]
+    assert fake.calls[-1].method == "wrap.outcome"
 
 
 def test_an_argv_that_cannot_be_spawned_is_125(cli: CommandLine, fake: FakeDaemon) -> None:

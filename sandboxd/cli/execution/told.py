@@ -1,0 +1,49 @@
+"""The lines after a command of `run`: what the sandbox blocked, one line for each kind of refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from sandboxd.cli.output import quoted
+
+_WHAT: Final = {
+    "network": "connecting to",
+    "connect": "connecting to",
+    "unix-socket": "connecting to the socket",
+    "read": "reading",
+    "write": "writing",
+    "service": "using the service",
+}
+
+
+def told_lines(violations: Iterable[Mapping[str, Any]], lost: int = 0) -> list[str]:
+    """Return one line a kind: what was refused, how often, and the way to allow it."""
+    kinds: dict[str, list[Mapping[str, Any]]] = {}
+    for violation in violations:
+        if (what := _WHAT.get(violation["kind"])) is not None:
+            kinds.setdefault(what, []).append(violation)
+    lines = [_line(what, found) for what, found in kinds.items()]
+    if lost:
+        lines.append(f"sandboxd: {lost} more were blocked than could be recorded one by one")
+    return lines
+
+
+def _line(what: str, found: Sequence[Mapping[str, Any]]) -> str:
+    targets: dict[str, int] = {}
+    for violation in found:
+        target = _host(violation["target"]) if what == "connecting to" else violation["target"]
+        targets[target] = targets.get(target, 0) + violation.get("count", 1)
+    (first, count), *others = targets.items()
+    told = next((one for one in found if one.get("hint")), found[0])
+    times = f" ({count} times)" if count > 1 else ""
+    more = f" and {len(others)} more (sandboxd violations lists them)" if others else ""
+    rule = f", by the rule {told['rule']}" if told.get("rule") else ""
+    hint = f": {told['hint']}" if told.get("hint") else ""
+    return f"sandboxd: blocked {what} {quoted(first)}{times}{more}{rule}{hint}"
+
+
+def _host(target: str) -> str:
+    """Return a target without its port: a name that is looked up has none."""
+    host, colon, port = target.rpartition(":")
+    return host if colon and port.isdecimal() and not host.endswith(":") else target
