@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,13 +12,16 @@ from typing import Any, Protocol
 
 from sandboxd.daemon.policies import SettingsPlaces
 from sandboxd.daemon.settings.reload import Reloading
-from sandboxd.errors import CallerError
+from sandboxd.errors import CallerError, SettingsError
 from sandboxd.host.resolve import NullNameRecorder, resolve
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.paths.wide_places import why_wide_project
 from sandboxd.rpc.peer import Caller, MethodAccess
 from sandboxd.runtime.sessions import Sessions
 from sandboxd_client.wire.params import ParamsError
+
+MOST_SETTINGS = 64 << 10
+"""Bytes of settings in a call, as JSON; files may have more."""
 
 
 class ConnectedClient(Protocol):
@@ -117,9 +121,18 @@ def existing_directory(path: str) -> str:
 
 
 def checked_settings(name: str, settings: dict[str, Any] | str | None) -> dict[str, Any] | str | None:
-    """Return settings of a call: an object, or an absolute path. Raises ParamsError."""
-    if isinstance(settings, str) and (not settings.startswith("/") or "\0" in settings):
-        raise ParamsError(name, "an object, or an absolute path without a NUL character", "another text")
+    """Return settings of a call: an object, or an absolute path.
+
+    Raises ParamsError, and SettingsError `settings_too_large`: a policy of very many rules takes seconds to make."""
+    if isinstance(settings, str):
+        if not settings.startswith("/") or "\0" in settings:
+            raise ParamsError(name, "an object, or an absolute path without a NUL character", "another text")
+    elif settings and (size := len(json.dumps(settings))) > MOST_SETTINGS:
+        raise SettingsError(
+            "settings_too_large",
+            f"{name} has {size} bytes, the limit is {MOST_SETTINGS}",
+            hint="write them into a settings file, or name fewer rules",
+        )
     return settings
 
 

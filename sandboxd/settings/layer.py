@@ -291,6 +291,8 @@ def _unknown_keys(
         kind = known_keys.kind_of(inner_path, value)
         if kind is known_keys.UnknownKeyKind.FOREIGN:
             continue
+        if len(problems) > _MOST_UNKNOWN and kind is not known_keys.UnknownKeyKind.RESTRICTING:
+            continue
         dotted, origin = ".".join(inner_path), places.origin(inner_path, at_key=True)
         if kind is known_keys.UnknownKeyKind.UNSUPPORTED:
             message = f"{dotted} is not supported and has no effect: what it would allow stays denied"
@@ -310,6 +312,8 @@ def _unknown_keys(
 
 
 _LONGEST_KEY = 100
+_MOST_UNKNOWN = 1_000
+"""The limit for one section, beside keys that restrict: finding the place of each takes a while."""
 _MOST_HINTS = 20
 """The limit for one file: a project's file may be full of unknown keys, and each search takes milliseconds."""
 

@@ -118,6 +118,22 @@ async def test_settings_of_its_sessions_and_calls_only_tighten(
     assert said["reason"]["rule"] == "a.test"
 
 
+MANY = {"permissions": {"deny": [f"Bash(x{number}:*)" for number in range(5_000)]}}
+
+
+async def test_settings_of_a_call_are_bounded(agent: RawClient, running: RunningDaemon) -> None:
+    """Every connection waits while a policy is made of them."""
+    project = {"cwd": str(running.around.project)}
+    assert await slug(agent, "session.open", {**project, "settings": MANY}) == "settings_too_large"
+    wrapping = {**project, "argv": ["x"]}
+    assert await slug(agent, "wrap", {**wrapping, "overrides": {"settings": MANY}}) == "settings_too_large"
+    paths = ["/x"] * 1_001
+    for name in ("allow_domains", "allow_write", "allow_read"):
+        assert await slug(agent, "wrap", {**wrapping, "overrides": {name: paths}}) == "invalid_params"
+    few = {"permissions": {"deny": MANY["permissions"]["deny"][:1_000]}}
+    await agent.result("wrap", {**wrapping, "overrides": {"settings": few, "allow_domains": paths[:1_000]}})
+
+
 @pytest.mark.parametrize("directory", ["/etc", "/usr", "/", "~", "~/..", "~/.claude"])
 async def test_an_agent_makes_a_project_of_no_wide_directory(
     agent: RawClient, client: RawClient, running: RunningDaemon, directory: str

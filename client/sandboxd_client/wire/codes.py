@@ -92,7 +92,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("settings_dangling_link", SETTINGS, "a settings file is a dangling symbolic link"),
     ("settings_not_a_file", SETTINGS, "a settings path is not a regular file"),
     ("settings_empty", SETTINGS, "a settings file is empty"),
-    ("settings_too_large", SETTINGS, "a settings file is too large"),
+    ("settings_too_large", SETTINGS, "a settings file, or settings of a call, are too large"),
     ("settings_not_utf8", SETTINGS, "a settings file is not UTF-8"),
     ("settings_syntax", SETTINGS, "a settings file is not JSON with comments"),
     ("settings_not_an_object", SETTINGS, "a settings file, or a section of one, is not an object"),

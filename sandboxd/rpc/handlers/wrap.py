@@ -41,6 +41,8 @@ from sandboxd_client.wire.messages.wrap import (
 )
 from sandboxd_client.wire.params import ParamsError
 
+MOST_ENTRIES = 1000
+"""Entries of a list of overrides."""
 _LONGEST_KEPT = 256
 _kept_quoted = lru_cache(maxsize=1024)(shlex.quote)
 
@@ -164,6 +166,9 @@ def _overrides(record: OverridesRecord | None, cwd: str, *, restricted: bool) ->
     if record is None:
         return NO_OVERRIDES
     settings = checked_settings("overrides.settings", record.settings)
+    for name in ("allow_domains", "allow_write", "allow_read"):
+        if (count := len(getattr(record, name))) > MOST_ENTRIES:
+            raise ParamsError(f"overrides.{name}", f"at most {MOST_ENTRIES} entries", str(count))
     for key, value in (record.limits or {}).items():
         if key not in ("memory", "cpu", "time") or isinstance(value, bool) or not isinstance(value, (str, int, float)):
             raise ParamsError("overrides.limits", "memory, cpu and time with a text or a number", key)
