@@ -18,7 +18,7 @@ from sandboxd.host.git.config_targets import GitConfiguration, configuration_of_
 from sandboxd.host.git.repositories import git_directories, obeyed_in, repositories_around, worktree_of
 from sandboxd.host.globs import Effort, GlobScan
 from sandboxd.host.mount_aliases import aliases_by_mounts
-from sandboxd.host.resolve import NullNameRecorder, resolve
+from sandboxd.host.resolve import NullNameRecorder, reject_closed, resolve
 from sandboxd.host.sandbox_mounts import remove_made
 from sandboxd.host.scan import ScanRecord, ScanTarget, TreeScan, found_at
 from sandboxd.host.watch.directory_changes import Changes, Interest
@@ -201,6 +201,8 @@ class HostFacts:
         names = stamp.names = NameWatch(self._changes, stamp.spoil)
         try:
             paths = {path: resolve(path, names) for path in needs.paths}
+            for path, resolved in paths.items():
+                reject_closed(path, problem=resolved.problem)
             effort = Effort()
             globs = {pattern: self._expand(pattern, needs, stamp, names, effort) for pattern in needs.globs}
             unseen: dict[str, str] = {}

@@ -23,7 +23,7 @@ from itertools import count
 
 from sandboxd.errors import PolicyError
 from sandboxd.host.placeholders.placeholder import is_absent
-from sandboxd.host.resolve import NameRecorder, resolve
+from sandboxd.host.resolve import NameRecorder, reject_closed, resolve
 from sandboxd.host.scan import found_at
 from sandboxd.host.watch.directory_changes import Changes, Interest
 from sandboxd.paths import is_below
@@ -217,6 +217,7 @@ class GlobScan:
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 return []
+            reject_closed(path, error)
             if error.errno in (errno.EACCES, errno.EPERM):
                 if not _is_ours(path):
                     return []

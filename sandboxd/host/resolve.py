@@ -9,6 +9,7 @@ import stat
 import sys
 from typing import Protocol
 
+from sandboxd.errors import PolicyError
 from sandboxd.host.placeholders.placeholder import is_placeholder
 from sandboxd.paths import caseless
 from sandboxd.plan.host_facts import PathKind, PathObstacle, ResolvedPath, Symlink
@@ -17,6 +18,9 @@ MAX_LINKS = 40
 """The kernel's limit (path_resolution(7))."""
 OF_A_PROCESS = "it belongs to a process, and a sandbox has its own processes"
 """The problem of `/proc/self` and `/dev/fd`: they depend on the process."""
+
+
+CLOSED_BY_MACOS = "macOS does not let the daemon look there"
 
 
 class NameRecorder(Protocol):
@@ -81,7 +85,8 @@ def resolve(path: str, names: NameRecorder) -> ResolvedPath:
                 closed = _obstacle(at, names) or PathObstacle.OWNED  # opened at this moment, with its content unseen
                 return ResolvedPath(rest, None, at, tuple(links), _problem(error), obstacle=closed)
             if error.errno != errno.ENOENT:
-                return ResolvedPath(rest, None, at, tuple(links), _problem(error))
+                problem = CLOSED_BY_MACOS if ON_MACOS and error.errno == errno.EPERM else _problem(error)
+                return ResolvedPath(rest, None, at, tuple(links), problem)
             names.absent(entry)
             return ResolvedPath(rest, None, at, tuple(links), obstacle=_obstacle(at, names))
         if stat.S_ISLNK(state.st_mode):
@@ -104,17 +109,29 @@ def resolve(path: str, names: NameRecorder) -> ResolvedPath:
     return ResolvedPath(at, kind, at, tuple(links), "", hard_links if kind is PathKind.FILE else 1)
 
 
-FOLDS_CASE = sys.platform == "darwin"
+ON_MACOS = sys.platform == "darwin"
 _F_GETPATH = 50
 _O_EVTONLY, _O_SYMLINK = 0x8000, 0x200000  # <sys/fcntl.h> of macOS
 _DATA_VOLUME = "/System/Volumes/Data"
+
+
+def reject_closed(path: str, error: OSError | None = None, problem: str = "") -> None:
+    """Raise `PolicyError` when macOS keeps a place from the daemon (EPERM): nothing in it would be protected."""
+    if ON_MACOS and (problem == CLOSED_BY_MACOS or (error is not None and error.errno == errno.EPERM)):
+        raise PolicyError(
+            "full_disk_access",
+            f"macOS does not let the daemon look at {path}, so that rules there cannot be enforced",
+            hint=f"allow {sys.executable} in System Settings > Privacy & Security > Full Disk Access, then run: "
+            "sandboxd restart",
+            data={"path": path},
+        )
 
 
 def disk_path(entry: str) -> str:
     """Return an existing path as the disk spells its last name, which is what a Seatbelt rule sees.
 
     Volumes of macOS find `Documents` as `documents`, too. Of a file with several names F_GETPATH may return another."""
-    if not FOLDS_CASE:
+    if not ON_MACOS:
         return entry
     wanted = caseless(entry)
     try:

@@ -19,7 +19,7 @@ from fnmatch import translate
 
 from sandboxd.errors import PolicyError
 from sandboxd.host.placeholders.placeholder import is_absent
-from sandboxd.host.resolve import NameRecorder, kind_of, resolve
+from sandboxd.host.resolve import NameRecorder, kind_of, reject_closed, resolve
 from sandboxd.host.watch.directory_changes import Changes, Interest
 from sandboxd.plan.host_facts import Found, PathKind
 
@@ -168,6 +168,7 @@ class TreeScan:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 self._cancel(record.interest)
                 return None
+            reject_closed(path, error)
             if error.errno not in (errno.EACCES, errno.EPERM):
                 raise PolicyError(
                     "scan_failed",
@@ -295,6 +296,7 @@ def found_at(path: str, seen: NameRecorder) -> Found:
             path, path, kind_of(state.st_mode), state.st_nlink if kind_of(state.st_mode) is PathKind.FILE else 1
         )
     resolved = resolve(path, seen)
+    reject_closed(path, problem=resolved.problem)
     closed = resolved.existing if resolved.is_closed else ""
     return Found(path, resolved.real, resolved.kind, resolved.hard_links, resolved.links, closed)
 

@@ -10,6 +10,7 @@ import contextlib
 import copy
 import errno
 import socket
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -215,7 +216,7 @@ class Dialer:
         except TimeoutError:
             raise DialError("connect_timeout", f"{_where(name, addresses, port)} did not answer in time") from None
         except OSError as error:
-            raise _explain(error, _where(name, addresses, port)) from error
+            raise _explain(error, _where(name, addresses, port), addresses) from error
 
     async def _race(self, addresses: Sequence[IPAddress], port: int) -> tuple[socket.socket, IPAddress]:
         """Return the first connection of staggered attempts. Raises the first OSError."""
@@ -285,9 +286,20 @@ _SLUGS: Final = {
 }
 
 
-def _explain(error: OSError, where: str) -> DialError:
+LOCAL_NETWORK: Final = (
+    "macOS answers so where programs may not use the local network: allow the daemon's Python in System Settings > "
+    "Privacy & Security > Local Network"
+)
+
+
+def _explain(
+    error: OSError, where: str, addresses: Sequence[IPAddress] = (), platform: str = sys.platform
+) -> DialError:
+    hint = ""
+    if platform == "darwin" and error.errno == errno.EHOSTUNREACH and any(one.is_private for one in addresses):
+        hint = LOCAL_NETWORK
     slug, text = _SLUGS.get(error.errno or 0, ("connect_failed", f"could not be dialled: {error.strerror or error}"))
-    return DialError(slug, f"{where} {text}")
+    return DialError(slug, f"{where} {text}", hint=hint)
 
 
 def _where(name: str, addresses: Sequence[IPAddress], port: int) -> str:

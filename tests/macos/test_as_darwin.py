@@ -84,6 +84,7 @@ CLI = "import sys; from sandboxd.cli.main import main; sys.argv[0] = 'sandboxd';
 async def test_a_client_starts_the_daemon() -> None:
     """With the real parts, by default. There is no `sandbox-exec` here, so nothing may run."""
     async with surroundings() as around:
+        (around.home / "Library" / "Application Support").mkdir(parents=True)
         more = {"TMPDIR": str(around.base / "tmp")}
         ran = python(CLI, around.home, "run", "--", "true", **more)
         assert ran.returncode == 125 and "/usr/bin/sandbox-exec cannot be started" in ran.stderr, ran.stderr

@@ -12,6 +12,7 @@ import pytest
 
 from sandboxd.errors import CallerError
 from sandboxd.policy.hosts.host_patterns import IPAddress
+from sandboxd.proxy import dial
 from sandboxd.proxy.dial import Dialer, DialError, PinnedResolver, SystemResolver, connect_socket, interleave
 from sandboxd.proxy.host_addresses import read_interface_addresses
 from sandboxd.proxy.limits import ProxyLimits
@@ -191,6 +192,16 @@ async def test_faults_have_names(number: int, slug: str) -> None:
         with pytest.raises(DialError) as caught:
             await Dialer(Network(a1=OSError(number, "x"))).dial(addresses, 80, "ok.test")
         assert caught.value.slug == slug and caught.value.message.startswith("ok.test:80 (10.0.0.1")
+
+
+def test_the_local_network_privacy_of_macos_is_explained() -> None:
+    """Its answer looks like a host that is not there."""
+    for platform, address, number, told in (
+        ("darwin", A, errno.EHOSTUNREACH, True), ("linux", A, errno.EHOSTUNREACH, False),
+        ("darwin", ip_address("203.0.113.7"), errno.EHOSTUNREACH, False), ("darwin", A, errno.ETIMEDOUT, False),
+    ):  # fmt: skip
+        error = dial._explain(OSError(number, ""), "x", [address], platform)
+        assert ("Local Network" in (error.hint or "")) is told
 
 
 async def test_no_answer_at_all_ends() -> None:

@@ -12,6 +12,7 @@ import pytest
 from sandboxd_client.wire.location import LocationError, check_path, check_place, make_directory, socket_path
 
 OTHER_UID = 54321
+SUPPORT = "Library/Application Support/sandboxd/sandboxd.sock"
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,11 @@ OTHER_UID = 54321
         ({"XDG_RUNTIME_DIR": "relative"}, "linux", "/tmp/sandboxd-7/sandboxd.sock"),
         ({"SANDBOXD_SOCKET": "", "XDG_RUNTIME_DIR": ""}, "linux", "/tmp/sandboxd-7/sandboxd.sock"),
         ({"TMPDIR": "/var/x"}, "linux", "/tmp/sandboxd-7/sandboxd.sock"),
-        ({"TMPDIR": "/var/folders/x/"}, "darwin", "/var/folders/x/sandboxd-7/sandboxd.sock"),
+        ({"HOME": "/home/x"}, "linux", "/tmp/sandboxd-7/sandboxd.sock"),
+        ({"HOME": "/Users/x/", "TMPDIR": "/var/folders/x/"}, "darwin", f"/Users/x/{SUPPORT}"),
+        ({"HOME": "/Users/x", "XDG_RUNTIME_DIR": "/run/x"}, "darwin", "/run/x/sandboxd/sandboxd.sock"),
+        ({"HOME": "/Volumes/" + "x" * 43}, "darwin", f"/Volumes/{'x' * 43}/{SUPPORT}"),
+        ({"HOME": "/Volumes/" + "x" * 44}, "darwin", "/tmp/sandboxd-7/sandboxd.sock"),
         ({}, "darwin", "/tmp/sandboxd-7/sandboxd.sock"),
     ],
 )

@@ -145,6 +145,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("profile_too_long", POLICY, "macOS: the rules are too long for a profile"),
     ("restriction_unknown", POLICY, "a restriction in the settings has no enforcement"),
     ("mounts_too_many", POLICY, "the rules name more paths than can be mounted"),
+    ("full_disk_access", POLICY, "macOS keeps a place that rules are about from the daemon"),
     ("scan_failed", POLICY, "the scan for protected names failed or was cut short"),
     ("scan_too_large", POLICY, "a writable root has too many directories to search for protected names"),
     ("sandbox_unavailable", HOST, "this machine cannot start a sandbox"),

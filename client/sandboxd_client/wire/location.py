@@ -1,7 +1,8 @@
 """Path of the daemon's socket, and the check of its directory.
 
-$SANDBOXD_SOCKET, else $XDG_RUNTIME_DIR/sandboxd/sandboxd.sock, else /tmp/sandboxd-UID/sandboxd.sock (macOS:
-$TMPDIR/sandboxd-UID/sandboxd.sock). The owner of the directory decides which process answers there and so which argv
+$SANDBOXD_SOCKET, else $XDG_RUNTIME_DIR/sandboxd/sandboxd.sock, else (macOS, if it is short enough)
+~/Library/Application Support/sandboxd/sandboxd.sock, else /tmp/sandboxd-UID/sandboxd.sock. macOS cleans $TMPDIR and
+/tmp up after three days, sockets too. The owner of the directory decides which process answers there and so which argv
 the client runs. The directory must be no symbolic link, belong to this user and be closed to others."""
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SOCKET_NAME = "sandboxd.sock"
-_MAX_PATH = 103 if sys.platform == "darwin" else 107  # sun_path of unix(7), without the closing NUL
+_MAX_PATH_OF_MACOS = 103
+_MAX_PATH = _MAX_PATH_OF_MACOS if sys.platform == "darwin" else 107  # sun_path of unix(7), without the closing NUL
 
 
 class LocationError(Exception):
@@ -39,9 +41,13 @@ def socket_path(
     runtime = environment.get("XDG_RUNTIME_DIR")
     if runtime and runtime.startswith("/"):  # a relative one is to be ignored (XDG base directory specification)
         return check_path(f"{runtime.rstrip('/')}/sandboxd/{SOCKET_NAME}", "$XDG_RUNTIME_DIR")
-    base = (environment.get("TMPDIR") if platform == "darwin" else None) or "/tmp"
+    home = environment.get("HOME", "")
+    if platform == "darwin" and home.startswith("/"):
+        path = f"{home.rstrip('/')}/Library/Application Support/sandboxd/{SOCKET_NAME}"
+        if len(os.fsencode(path)) <= _MAX_PATH_OF_MACOS:
+            return path
     uid = os.geteuid() if uid is None else uid
-    return check_path(f"{base.rstrip('/')}/sandboxd-{uid}/{SOCKET_NAME}", "$TMPDIR")
+    return check_path(f"/tmp/sandboxd-{uid}/{SOCKET_NAME}")
 
 
 def log_path(path: str) -> str:

@@ -1,9 +1,8 @@
 """The launchd agent that starts the daemon (launchd.plist(5)). Pure.
 
 The label is `dev.sandboxd.agent`, since macOS has a system service called sandboxd. launchd opens the socket and starts
-the daemon at login, at the first connection and after a failure; `rpc.launchd_socket` takes the socket over. The
-directory of the socket is in $TMPDIR, which the system empties at boot. Then launchd cannot open the socket, and the
-daemon, started at login, makes both."""
+the daemon at login, at the first connection and after a failure; `rpc.launchd_socket` takes the socket over. Nothing
+cleans up in the directory of the socket."""
 
 from __future__ import annotations
 
@@ -79,12 +78,19 @@ def agent_plist(agent: Agent) -> bytes:
     )
 
 
+BUSY = (5, 37)
+"""Statuses of `bootstrap` for some seconds after `bootout`: the old agent is not gone yet."""
+BUSY_FOR_S = 15.0
+
+
 def install_commands(agent: Agent) -> tuple[tuple[str, ...], ...]:
-    """Return the commands after the file is written; the first one may fail."""
+    """Return the commands after the file is written; the first one may fail, the last one be `BUSY`.
+
+    An agent that was disabled once is not accepted before `enable`."""
     return (
         (LAUNCHCTL, "bootout", f"{agent.domain}/{LABEL}"),
-        (LAUNCHCTL, "bootstrap", agent.domain, agent.plist_path),
         (LAUNCHCTL, "enable", f"{agent.domain}/{LABEL}"),
+        (LAUNCHCTL, "bootstrap", agent.domain, agent.plist_path),
     )
 
 

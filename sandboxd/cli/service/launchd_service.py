@@ -6,9 +6,12 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 
 from sandboxd.cli.output import fail
 from sandboxd.cli.service.launchd_agent import (
+    BUSY,
+    BUSY_FOR_S,
     LABEL,
     Agent,
     agent_plist,
@@ -18,6 +21,8 @@ from sandboxd.cli.service.launchd_agent import (
 )
 from sandboxd_client.transport.connection import usable_path
 from sandboxd_client.wire.location import make_directory
+
+RETRY_S = 0.5
 
 
 def own_agent() -> Agent:
@@ -47,6 +52,10 @@ def install(agent: Agent) -> int:
     _launchctl(forget)
     for words in steps:
         done = _launchctl(words)
+        until = time.monotonic() + BUSY_FOR_S
+        while done.returncode in BUSY and time.monotonic() < until:
+            time.sleep(RETRY_S)
+            done = _launchctl(words)
         if done.returncode:
             return fail(f"{' '.join(words)}: {_last_line(done)}", f"see the agent: plutil -p {agent.plist_path}")
     sys.stdout.write(f"installed: {agent.plist_path}\nlog: {agent.log_path}\n")

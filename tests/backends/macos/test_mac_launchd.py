@@ -27,7 +27,7 @@ def agent(home: str = "/Users/me", **changes: Any) -> Agent:
     values: dict[str, Any] = {
         "program": ("/opt/venv/bin/python", "-I", "-m", "sandboxd"),
         "home": home,
-        "socket": "/var/folders/xy/T/sandboxd-501/sandboxd.sock",
+        "socket": "/Users/me/Library/Application Support/sandboxd/sandboxd.sock",
         "uid": 501,
         "environment": {"PATH": "/opt/homebrew/bin:/usr/bin:/bin", "SECRET": "s", "LANG": "en_US.UTF-8"},
         **changes,
@@ -44,7 +44,7 @@ def test_the_property_list() -> None:
         "rpc": {
             "SockFamily": "Unix",
             "SockType": "stream",
-            "SockPathName": "/var/folders/xy/T/sandboxd-501/sandboxd.sock",
+            "SockPathName": "/Users/me/Library/Application Support/sandboxd/sandboxd.sock",
             "SockPathMode": 0o600,
         }
     }
@@ -70,7 +70,8 @@ def test_the_example_is_what_the_code_makes() -> None:
 
 def test_where_things_are() -> None:
     assert agent().plist_path == "/Users/me/Library/LaunchAgents/dev.sandboxd.agent.plist"
-    assert install_commands(agent())[1] == (
+    assert [words[1] for words in install_commands(agent())] == ["bootout", "enable", "bootstrap"]
+    assert install_commands(agent())[2] == (
         "/bin/launchctl", "bootstrap", "gui/501", "/Users/me/Library/LaunchAgents/dev.sandboxd.agent.plist",
     )  # fmt: skip
 
@@ -86,7 +87,8 @@ def launchctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "#!/bin/sh\n"
         f'cd {state}; echo "$*" >> calls\n'
         "case $1 in\n"
-        '  bootstrap) [ -e known ] && { echo "Bootstrap failed: 5: Input/output error" >&2; exit 5; }\n'
+        '  bootstrap) [ -s busy ] && { truncate -s -1 busy; echo "Bootstrap failed: 37" >&2; exit 37; }\n'
+        '    [ -e known ] && { echo "Bootstrap failed: 5: Input/output error" >&2; exit 5; }\n'
         '    cp "$3" known;;\n'
         '  bootout) [ -e known ] || { echo "Boot-out failed: 3: No such process" >&2; exit 3; }; rm known;;\n'
         "  print) [ -e known ];;\n"
@@ -118,9 +120,21 @@ def test_install_status_and_uninstall(launchctl: Path, tmp_path: Path, capsys: p
     assert "no agent was installed" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("times", "status"), [(3, 0), (99, 125)])
+def test_an_agent_that_is_not_gone_yet_is_waited_for(
+    launchctl: Path, monkeypatch: pytest.MonkeyPatch, times: int, status: int
+) -> None:
+    monkeypatch.setattr(launchd_service, "RETRY_S", 0.001)
+    monkeypatch.setattr(launchd_service, "BUSY_FOR_S", 15.0 if status == 0 else 0.05)
+    (launchctl / "busy").write_text("x" * times)
+    assert execute(["service", "install"]) == status
+    assert (launchctl / "known").exists() is (status == 0)
+
+
 def test_what_launchctl_says_is_said(
     launchctl: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(launchd_service, "BUSY_FOR_S", 0.0)
     commands = (("true",), (launchd_agent.LAUNCHCTL, "bootstrap", "gui/1", "/no"))
     monkeypatch.setattr(launchd_service, "install_commands", lambda agent: commands)
     assert execute(["service", "install"]) == 125

@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from sandboxd.backends.macos.seatbelt.case_folding import _ASCII, fold
 from sandboxd.backends.macos.seatbelt.dialect import CONSTRUCTS, DOMAIN, REGEX, TIOCSTI
 from sandboxd.backends.macos.seatbelt.path_spellings import real_spelling
+from sandboxd.errors import PolicyError
+from sandboxd.host.fact_source import HostFacts
 from sandboxd.host.resolve import disk_path
+from sandboxd.plan.host_queries import HostQueries
 from sandboxd.policy.model import FilePolicy, NetworkPolicy, PlatformPolicy, PortRange
 from sandboxd.policy.paths.protected_names import ProtectedIn, rows
 from support.dictionary_host import DIRECTORY, FILE
@@ -228,8 +233,35 @@ def test_an_existing_path_is_spelled_as_on_the_disk(
             raise PermissionError(1, "Operation not permitted")
         return os.fsencode(tmp_path / ("Keys" if answer == "path" else "other")) + b"\0rest"
 
-    monkeypatch.setattr("sandboxd.host.resolve.FOLDS_CASE", True)
+    monkeypatch.setattr("sandboxd.host.resolve.ON_MACOS", True)
     monkeypatch.setattr("sandboxd.host.resolve.fcntl", SimpleNamespace(fcntl=getpath))
     assert disk_path(str(tmp_path / "\u212aeys")) == str(tmp_path / "Keys")
-    monkeypatch.setattr("sandboxd.host.resolve.FOLDS_CASE", False)
+    monkeypatch.setattr("sandboxd.host.resolve.ON_MACOS", False)
     assert disk_path(str(tmp_path / "keys")) == str(tmp_path / "keys")
+
+
+async def test_a_place_that_macos_closes_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never absent: a command with more rights than the daemon would find it unprotected."""
+    closed = tmp_path / "Documents" / "x"
+    closed.mkdir(parents=True)
+    monkeypatch.setattr("sandboxd.host.resolve.ON_MACOS", True)
+    usual: Callable[..., Any] = os.lstat
+    usual_list: Callable[..., Any] = os.scandir
+
+    def refusing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def guarded(path: Any, *arguments: Any, **keywords: Any) -> Any:
+            if str(path).startswith(str(closed)):
+                raise PermissionError(1, "Operation not permitted", path)
+            return call(path, *arguments, **keywords)
+
+        return guarded
+
+    monkeypatch.setattr(os, "lstat", refusing(usual))
+    monkeypatch.setattr(os, "scandir", refusing(usual_list))
+    facts = HostFacts()
+    for needs in (HostQueries(paths=(f"{closed}/y",)), HostQueries(globs=(f"{tmp_path}/Documents/**/*.pem",))):
+        with pytest.raises(PolicyError) as caught:
+            await facts.answer(needs)
+        assert caught.value.slug == "full_disk_access" and "Full Disk Access" in caught.value.hint
+    assert (await facts.answer(HostQueries(paths=(str(tmp_path / "none"),)))).paths
+    facts.close()
