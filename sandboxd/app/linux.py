@@ -126,7 +126,8 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
         tried = await asyncio.to_thread(find_landlock, helper)
         advice = await asyncio.to_thread(check_git)
         limits = CheckStep("limits", groups.found, groups.text, required=False)
-        return (*found, _landlock_step(tried), _capture_step(backend), limits, advice, _own_code_step())
+        captured = [] if backend.ability.reach is None and not backend.ability.reason else [_capture_step(backend)]
+        return (*found, _landlock_step(tried), *captured, limits, advice, _own_code_step())
 
     facts = HostFacts()
     placeholders = Placeholders(os.path.join(context.kept, "placeholders"))

@@ -55,8 +55,9 @@ def quoted(target: str) -> str:
 
 
 def note(line: str) -> None:
-    """Print a line that is neither an error nor the command's output."""
-    _write_error(visible(line, _LINE) + "\n")
+    """Print a line, if any, that is neither an error nor the command's output."""
+    if line:
+        _write_error(visible(line, _LINE) + "\n")
 
 
 def _write_error(text: str) -> None:

@@ -24,6 +24,7 @@ from sandboxd.host.resolve import NullNameRecorder
 from sandboxd.host.tools import Bwrap, find_bwrap
 
 _TIMEOUT_S = 20.0
+_LIMIT = "user.max_user_namespaces"
 _APPARMOR = (
     "allow it for bubblewrap in an AppArmor profile (userns, in /etc/apparmor.d/bwrap), or run: "
     "sysctl kernel.apparmor_restrict_unprivileged_userns=0"
@@ -73,7 +74,7 @@ FAILURES: tuple[Failure, ...] = (
     ),
     _failure(
         r"max_(user|\*)_namespaces|namespace failed: No space left|unshare.*No space left", "namespaces_disabled",
-        "the limit on user namespaces is reached or zero", "raise it: sysctl user.max_user_namespaces=15000",
+        "the limit on user namespaces is reached or zero", f"raise it: sysctl {_LIMIT}=15000",
     ),
     _failure(
         r"no permissions to creat\w+ (a )?new namespace|creating new namespace failed|unshare|clone",
@@ -111,15 +112,34 @@ FAILURES: tuple[Failure, ...] = (
 )  # fmt: skip
 
 
-def explain_failure(stderr: str, status: int, *, is_root: bool) -> HostError:
-    """Return the error for the output of a failed bubblewrap; unknown text is quoted."""
+_ENOUGH = 1000
+_OF_AN_OUTER_ONE = (
+    f"the limit is not {_LIMIT} of this container, which is {{limit}}: raise that of the system around it, or run "
+    "sandboxd there (the kernel nests no more than 32 user namespaces)"
+)
+
+
+def _limit_of_namespaces() -> int:
+    try:
+        with open("/proc/sys/" + _LIMIT.replace(".", "/"), encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0
+
+
+def explain_failure(stderr: str, status: int, *, is_root: bool, namespaces: int = 0) -> HostError:
+    """Return the error for the output of a failed bubblewrap; unknown text is quoted.
+
+    `namespaces` is the number of user namespaces that this system allows."""
     line = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "")
     for known in FAILURES:
         if known.only_root is not None and known.only_root is not is_root:
             continue
         if known.pattern.search(stderr):
             message = f"no sandbox can be started: {known.cause}"
-            return HostError(known.slug, message, hint=known.remedy, data={"output": line})
+            outer = _LIMIT in known.remedy and namespaces >= _ENOUGH
+            remedy = _OF_AN_OUTER_ONE.format(limit=namespaces) if outer else known.remedy
+            return HostError(known.slug, message, hint=remedy, data={"output": line})
     return HostError(
         "sandbox_unavailable",
         f"no sandbox can be started: {line or f'bubblewrap ended with status {status}'}",
@@ -191,7 +211,8 @@ def try_sandbox(bwrap: str, options: Sequence[str], command: Sequence[str] = ("/
         ) from error
     if done.returncode:
         stderr = done.stderr.decode("utf-8", "replace")
-        raise explain_failure(stderr, done.returncode, is_root=os.geteuid() == 0)
+        limit = _limit_of_namespaces()
+        raise explain_failure(stderr, done.returncode, is_root=os.geteuid() == 0, namespaces=limit)
     return done.stdout.decode("utf-8", "replace")
 
 
@@ -351,7 +372,7 @@ def _can_be_made(bwrap: str, options: Sequence[str]) -> str:
 
 _SWITCHES = (
     ("kernel.unprivileged_userns_clone", "0", "user namespaces"),
-    ("user.max_user_namespaces", "0", "user namespaces"),
+    (_LIMIT, "0", "user namespaces"),
     ("kernel.apparmor_restrict_unprivileged_userns", "1", "user namespaces under AppArmor"),
 )
 

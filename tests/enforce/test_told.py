@@ -85,3 +85,14 @@ def test_run_asks_in_its_own_terminal(start_daemon: StartDaemon, origin: Origin)
             assert words in terminal.text
     refused = daemon.run("run", "--ask", "true")
     assert refused.returncode == 2 and "--ask needs a terminal" in refused.stderr
+
+
+def test_a_program_that_exists_only_outside_is_explained(start_daemon: StartDaemon, identity: Identity) -> None:
+    """A script whose interpreter lies in a place that is not shown fails as if it did not exist."""
+    python = identity.write(identity.home / "hidden" / "python", "#!/bin/sh\necho ran\n", mode=0o755)
+    script = identity.write(identity.workspace / "tool", f"#!{python}\n", mode=0o755)
+    daemon = start_daemon(settings={"sandbox": {"filesystem": {"denyRead": ["~/hidden"]}}})
+    for words in (["./tool"], [str(python)]):
+        done = daemon.run("run", *words)
+        assert done.returncode in (126, 127) and "exists, but not in the sandbox: reading" in done.stderr, done
+    assert script and daemon.run("run", "no-such-program").stderr.count("exists, but") == 0

@@ -267,3 +267,11 @@ exec /usr/bin/bwrap "$@"
 """
     steps = check_host(OPTIONS, (), PROBE_PARTS, None, stub(tmp_path / "bin", body))
     assert {step.name for step in steps if not step.ok} >= held, steps
+
+
+def test_a_limit_that_is_high_enough_is_not_the_remedy() -> None:
+    """In a nested container the limit of the outer system counts."""
+    stderr = "bwrap: Creating new namespace failed: No space left on device"
+    assert "sysctl user.max_user_namespaces=15000" in explain_failure(stderr, 1, is_root=False, namespaces=0).hint
+    outer = explain_failure(stderr, 1, is_root=False, namespaces=254_000).hint
+    assert "sysctl" not in outer and "254000: raise that of the system around it" in outer

@@ -198,3 +198,15 @@ async def test_an_unknown_key_is_a_problem_with_its_place(client: RawClient, run
     (problem,) = problems
     assert (problem["severity"], problem["line"], problem["column"]) == ("warning", 2, 15)
     assert "allowedDomains" in problem["hint"]
+
+
+async def test_entries_with_an_error_are_not_effective(client: RawClient, running: RunningDaemon) -> None:
+    network = {"allowedDomains": ["a.test", "no/host", "b.test"], "deniedDomains": ["c.test"]}
+    write(running, {"sandbox": {"network": {**network, "deniedDomainReasons": {"c.test": "it is old"}}}})
+    await client.result("settings.reload")
+    result = await client.result("settings.get")
+    values = {value["key"]: value for value in result["values"]}
+    assert values["sandbox.network.allowedDomains"]["value"] == ["a.test", "b.test"]
+    assert len(values["sandbox.network.allowedDomains"]["origins"]) == 2
+    assert [problem["severity"] for problem in result["problems"]] == ["error"]
+    assert values["sandbox.network.deniedDomainReasons"]["value"] == {"c.test": "it is old"}

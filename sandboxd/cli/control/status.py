@@ -104,7 +104,7 @@ def _rows(status: StatusResult) -> list[tuple[str, str]]:
     if status.audit is not None and status.audit.enabled:
         audit = status.audit
         lost = f", {audit.lost} lost" if audit.lost else ""
-        stopped = "; nothing new runs" if audit.blocking else ""
+        stopped = "; nothing new runs" if audit.blocking and audit.failure else ""
         rows.append(("audit", f"{audit.path}, {counted(audit.lines, 'line')}{lost}{stopped}"))
     rows.append(("program", status.program or "unknown"))
     rows.append(("client", f"version {__version__}, {'the same program' if status.program == PACKAGE else PACKAGE}"))

@@ -136,6 +136,8 @@ class After:
         self.tell = "quiet" not in parsed and not self.show and "annotate" not in parsed
         self.annotate = "annotate" in parsed
         self.learn: LearnedFile | None = None
+        self.program = (parsed.command or [""])[0] if "c" not in parsed else ""
+        self.cwd = absolute(parsed.get("cwd"))
         self.stop_asking: Callable[[], None] = lambda: None
 
 
@@ -420,10 +422,12 @@ def _outcome(connection: Connection, wrap_id: str, status: int, after: After, *,
             if violation.get("hint"):
                 output.note(f"  hint: {violation['hint']}")
     if after.tell and (status != 0 or _is_terminal(2)):
-        from sandboxd.cli.execution.told import told_lines
+        from sandboxd.cli.execution.told import told_lines, why_not_found
 
         for line in told_lines(outcome["violations"], outcome.get("violations_lost", 0)):
             output.note(line)
+        if status in (output.NOT_FOUND, output.NOT_EXECUTABLE) and after.program:
+            output.note(why_not_found(connection, after.program, after.cwd))
     if show and outcome.get("violations_lost"):
         output.note(f"sandboxd: {outcome['violations_lost']} more were blocked than could be recorded one by one")
     if learn is not None and outcome["started"]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from sandboxd.cli.output import quoted
+from sandboxd_client.errors import SandboxdError
+from sandboxd_client.transport.connection import Connection
 
 _WHAT: Final = {
     "network": "connecting to",
@@ -47,3 +50,29 @@ def _host(target: str) -> str:
     """Return a target without its port: a name that is looked up has none."""
     host, colon, port = target.rpartition(":")
     return host if colon and port.isdecimal() and not host.endswith(":") else target
+
+
+def why_not_found(connection: Connection, program: str, cwd: str) -> str:
+    """Return why a program that exists outside is not found inside, else ""."""
+    names = [program] if "/" in program else [os.path.join(d, program) for d in os.get_exec_path()]
+    for path in (os.path.join(cwd, name) for name in names):
+        for part in (path, os.path.realpath(path), _interpreter(path)):
+            if not (os.path.isabs(part) and os.path.exists(part)):
+                continue
+            try:
+                found = connection.call("policy.explain", {"kind": "path", "target": part, "cwd": cwd}, 10.0)
+            except SandboxdError:
+                return ""
+            if found["behavior"] != "allow" or found["reason"]["type"] == "sessionTmp":
+                return f"sandboxd: {quoted(program)} exists, but not in the sandbox: {found['reason']['text']}"
+    return ""
+
+
+def _interpreter(path: str) -> str:
+    """Return the program that the first line of a script names, else ""."""
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(4096)
+    except OSError:
+        return ""
+    return os.fsdecode(first[2:]).split()[0] if first.startswith(b"#!") and first[2:].split() else ""

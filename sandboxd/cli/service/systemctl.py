@@ -21,6 +21,9 @@ _SERVICE_PROPERTIES = (
 _SOCKET_PROPERTIES = "LoadState,ActiveState,Result,FragmentPath,NeedDaemonReload,UnitFileState,Listen"
 
 
+_WITHOUT = "a service is not needed: the first command starts a daemon, for example: sandboxd run true"
+
+
 @dataclass(frozen=True, slots=True)
 class UserManager:
     """The systemd of the user. Every method raises SandboxdError."""
@@ -57,7 +60,7 @@ class UserManager:
         program = programs.find("systemctl").path
         if program is None or not os.path.isdir("/run/systemd/system"):
             why = "it is not installed" if program is None else "this host was not booted with it"
-            raise SandboxdError("no_systemd", f"cannot use systemd: {why}", "start the daemon with: sandboxd serve")
+            raise SandboxdError("no_systemd", f"cannot use systemd: {why}", _WITHOUT)
         try:
             done = subprocess.run(
                 [program, "--user", "--no-pager", "--no-ask-password", *words],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,8 @@ from sandboxd.rpc.call import ConnectedClient, MethodCall, existing_directory
 from sandboxd.rpc.records import origin_record
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.settings.merge import Settings
-from sandboxd.settings.problems import Problem
+from sandboxd.settings.origins import Origin
+from sandboxd.settings.problems import Problem, Severity
 from sandboxd_client.wire.messages.settings import (
     ExcludeCommandParams,
     IgnoredSetting,
@@ -73,9 +74,10 @@ class SettingsMethods:
             for entry in now.settings.ignored
             if _concerns(params.key, entry.key)
         )
+        without = frozenset(p.origin for p in project.problems if p.severity is Severity.ERROR)
         return SettingsGetResult(
             now.policy.generation,
-            _values(now.settings, (key for key in now.settings.effective() if _concerns(params.key, key))),
+            _values(now.settings, (key for key in now.settings.effective() if _concerns(params.key, key)), without),
             file_records(project.latest),
             problem_records(p for p in project.problems if not p.origin.key or _concerns(params.key, p.origin.key)),
             tuple(ignored),
@@ -185,14 +187,22 @@ def _concerns(wanted: str | None, key: str) -> bool:
     return wanted is None or f"{key}.".startswith((f"{wanted}.", f"sandbox.{wanted}."))
 
 
-def _values(settings: Settings, keys: Iterable[str]) -> tuple[SettingValue, ...]:
+def _values(
+    settings: Settings, keys: Iterable[str], without: Collection[Origin] = frozenset()
+) -> tuple[SettingValue, ...]:
+    """Return effective values; entries of lists with an error are `without` effect."""
     plain = settings.effective()
-    return tuple(_value(settings, key, plain[key]) for key in keys)
+    return tuple(_value(settings, key, plain[key], without) for key in keys)
 
 
-def _value(settings: Settings, key: str, plain: Any) -> SettingValue:
+def _value(settings: Settings, key: str, plain: Any, without: Collection[Origin]) -> SettingValue:
     placed = settings.values.get(key)
     entries = placed if isinstance(placed, tuple) else (settings.scalar(key),)
+    if isinstance(plain, list) and len(plain) == len(entries) and isinstance(placed, tuple):
+        kept = [(value, entry) for value, entry in zip(plain, entries, strict=True) if entry.origin not in without]
+        plain, entries = [value for value, _ in kept], tuple(entry for _, entry in kept)
+        if key == "sandbox.network.deniedDomainReasons":
+            plain = dict(plain)
     return SettingValue(key, _shown(key, plain), tuple(origin_record(entry.origin) for entry in entries))
 
 
