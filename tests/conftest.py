@@ -149,6 +149,12 @@ def bubblewrap(request: pytest.FixtureRequest) -> dict[str, str]:
 
 
 @pytest.fixture
+def placeholders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Daemons keep names absent by placeholders, as where the helper cannot."""
+    monkeypatch.setenv("SANDBOXD_TEST_PLACEHOLDERS", "1")
+
+
+@pytest.fixture
 def start_daemon(identity: Identity, bubblewrap: dict[str, str]) -> Iterator[StartDaemon]:
     """`start_daemon(resolve={"ok.test": "127.0.0.1"}, settings={…}, arguments=[…], env={…})`, ended with the test."""
     started: list[DaemonProcess] = []

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from sandboxd.app.loaded_code import linked_files, own_code, source_trees
 from sandboxd.app.platform import BackendContext, LaunchHandover, Platform
 from sandboxd.backends.linux.backend import LAYERS as LINUX_LAYERS
-from sandboxd.backends.linux.backend import PROCESS_LIMIT, LinuxBackend, LinuxTools
+from sandboxd.backends.linux.backend import PROCESS_LIMIT, WEAKER_WARNING, LinuxBackend, LinuxTools
 from sandboxd.backends.linux.bwrap.bwrap_options import PROBE_PARTS, probe_options
 from sandboxd.backends.linux.bwrap.orphans import end_orphans
 from sandboxd.backends.linux.command_limits import (
@@ -23,7 +23,7 @@ from sandboxd.backends.linux.command_limits import (
 )
 from sandboxd.backends.linux.helper.bridge import Bridge
 from sandboxd.backends.linux.helper.launch_records import BridgeRecord, LaunchRecord
-from sandboxd.backends.linux.helper.supervision import NOTIFICATION
+from sandboxd.backends.linux.helper.supervision import ABSENT_NAMES, NOTIFICATION, PLACEHOLDERS
 from sandboxd.backends.linux.landlock.confinement import Landlock
 from sandboxd.backends.linux.landlock.landlock_probe import REMEDY as LANDLOCK_REMEDY
 from sandboxd.backends.linux.landlock.landlock_probe import find_landlock
@@ -40,6 +40,7 @@ from sandboxd.host.features import (
     check_host,
     closed_memory,
     why_unbounded,
+    why_unguarded,
     why_unwatched,
 )
 from sandboxd.host.git.launch_journal import LaunchJournal
@@ -48,10 +49,14 @@ from sandboxd.host.git.repository_cleanup import RepositoryCleanup
 from sandboxd.host.helper_program import find_helper, machine_name
 from sandboxd.host.placeholders.placeholder_set import Placeholders, PlaceholdersRecord
 from sandboxd.host.socket_files import find_sockets
+from sandboxd.host.watch.appearances import Appearances
+from sandboxd.plan.host_facts import Facts
 from sandboxd.plan.network import network_plan
 from sandboxd.plan.plan import LAYERS as PLAN_LAYERS
-from sandboxd.plan.plan import limit_processes
+from sandboxd.plan.plan import Layout, limit_processes, make_layout
 from sandboxd.plan.planner import Planner as HostPlanner
+from sandboxd.plan.request import Place
+from sandboxd.policy.model import Policy
 from sandboxd.rpc.peer import Identity, identify_runner
 from sandboxd.runtime.session import Inherited
 from sandboxd_client.programs import find
@@ -86,6 +91,9 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
     unwatched = await asyncio.to_thread(why_unwatched, helper)
     unbounded = why_unbounded()
     landlock = await asyncio.to_thread(find_landlock, helper)
+    unguarded = await asyncio.to_thread(
+        why_unguarded, helper, unwatched or closed_memory(), "" if landlock.confinement else landlock.reason
+    )
     groups = await asyncio.to_thread(_find_groups)
     if landlock.slug:
         context.log.warning("Landlock is not used", why=landlock.reason, slug=landlock.slug)
@@ -103,7 +111,8 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
             bwrap = await probe.ready(wanted.bwrap_path, search_path, writable())
             executed[bwrap.path] = None
             state_log.now("")
-            return LinuxTools(helper, bwrap.path, False, unwatched or closed_memory(), unbounded, groups, landlock)
+            closed = unwatched or closed_memory()
+            return LinuxTools(helper, bwrap.path, False, closed, unbounded, groups, landlock, unguarded)
         except HostError as error:
             if not wanted.weaker_nested_sandbox:
                 state_log.now("no sandbox can be started", error)
@@ -116,7 +125,8 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
             state_log.now("no sandbox can be started", error)
             raise
         state_log.now("sandboxes are weaker than usual (enableWeakerNestedSandbox)", because)
-        return LinuxTools(helper, bwrap.path, True, unwatched or closed_memory(), unbounded, groups, landlock)
+        closed = unwatched or closed_memory()
+        return LinuxTools(helper, bwrap.path, True, closed, unbounded, groups, landlock, WEAKER_WARNING)
 
     async def steps() -> Sequence[CheckStep]:
         configured = context.policy().platform.bwrap_path
@@ -129,15 +139,21 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
         captured = [] if backend.ability.reach is None and not backend.ability.reason else [_capture_step(backend)]
         return (*found, _landlock_step(tried), *captured, limits, advice, _own_code_step())
 
+    def make(policy: Policy, place: Place, found: Facts, shells: tuple[str, ...]) -> Layout:
+        guards = not unguarded and not policy.platform.weaker_nested_sandbox
+        return make_layout(policy, place, found, shells, guards=guards)
+
     facts = HostFacts()
     placeholders = Placeholders(os.path.join(context.kept, "placeholders"))
     worker = NamespaceWorker(helper, context.log.warning)
     path = os.path.join(context.directory, "bridge.sock")
     bridge = Bridge(path, lambda peer: identify_runner(peer, own), context.log.warning)
     cleanup = RepositoryCleanup(LaunchJournal(os.path.join(context.kept, "launches")), log_results(context.log.warning))
-    backend = LinuxBackend(bridge, machine, tools, placeholders, cleanup, worker)
+    appearances = Appearances(context.log.warning)
+    backend = LinuxBackend(bridge, machine, tools, placeholders, cleanup, worker, appearances)
     async with AsyncExitStack() as stack:
         stack.callback(facts.close)
+        stack.callback(appearances.close)
         for pid in await asyncio.to_thread(end_orphans):
             context.log.info("ended an orphan of an incomplete sandbox", pid=pid)
         for path in await asyncio.to_thread(placeholders.recover):
@@ -181,12 +197,13 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
 
         yield Platform(
             backend=backend,
-            planner=HostPlanner(facts),
+            planner=HostPlanner(facts, make=make),
             steps=steps,
             layers=lambda: backend.named(
                 (
                     *PLAN_LAYERS,
                     *LINUX_LAYERS,
+                    PLACEHOLDERS if unguarded else ABSENT_NAMES,
                     *(() if unbounded else (PROCESS_LIMIT,)),
                     *CommandLimits("", context.policy().limits, limit_processes(context.policy()), groups).layers,
                     *landlock.layers,

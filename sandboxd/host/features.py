@@ -225,6 +225,8 @@ _NO_LISTENER = {
 }
 
 
+PLACEHOLDERS = "SANDBOXD_TEST_PLACEHOLDERS"
+"""The variable of tests that chooses placeholders."""
 NOT_KILLABLE = 200
 """The status of the helper's probe where a signal makes a caller repeat a call (before Linux 5.19)."""
 
@@ -238,6 +240,21 @@ def why_unwatched(helper: str) -> str:
     if done.returncode in (0, NOT_KILLABLE):
         return ""
     return _NO_LISTENER.get(done.returncode, f"seccomp(2) failed: {os.strerror(abs(done.returncode))}")
+
+
+def why_unguarded(helper: str, unwatched: str, landlock: str) -> str:
+    """Return why names cannot be kept absent without placeholders, else empty. Blocks.
+
+    `unwatched` and `landlock` are the reasons why those are missing."""
+    if os.environ.get(PLACEHOLDERS):
+        return f"{PLACEHOLDERS} is set"
+    if unwatched or landlock:
+        return unwatched or f"Landlock is not used: {landlock}"
+    try:
+        done = subprocess.run([helper, "probe"], stdin=subprocess.DEVNULL, timeout=_TIMEOUT_S, check=False, cwd="/")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"the helper cannot be run ({type(error).__name__})"
+    return "" if not done.returncode else "a signal makes a caller repeat a call that was made for it (Linux 5.19)"
 
 
 def closed_memory(ptrace_scope: str = "/proc/sys/kernel/yama/ptrace_scope") -> str:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from sandboxd.errors import PolicyError
 from sandboxd.host.placeholders.placeholder import is_placeholder
+from sandboxd.host.watch.exact_names import compares_exactly
 from sandboxd.paths import caseless
 from sandboxd.plan.host_facts import PathKind, PathObstacle, ResolvedPath, Symlink
 
@@ -88,7 +89,7 @@ def resolve(path: str, names: NameRecorder) -> ResolvedPath:
                 problem = CLOSED_BY_MACOS if ON_MACOS and error.errno == errno.EPERM else _problem(error)
                 return ResolvedPath(rest, None, at, tuple(links), problem)
             names.absent(entry)
-            return ResolvedPath(rest, None, at, tuple(links), obstacle=_obstacle(at, names))
+            return ResolvedPath(rest, None, at, tuple(links), obstacle=_obstacle(at, names), exact=compares_exactly(at))
         if stat.S_ISLNK(state.st_mode):
             links.append(Symlink(disk_path(entry), target))
             if len(links) > MAX_LINKS:
@@ -101,7 +102,7 @@ def resolve(path: str, names: NameRecorder) -> ResolvedPath:
         if state.st_mode & stat.S_ISVTX and is_placeholder(entry, state):
             names.absent(entry)
             rest = os.path.normpath("/".join([entry, *reversed(todo)]))
-            return ResolvedPath(rest, None, at, tuple(links), obstacle=_obstacle(at, names))
+            return ResolvedPath(rest, None, at, tuple(links), obstacle=_obstacle(at, names), exact=compares_exactly(at))
         if todo and not stat.S_ISDIR(state.st_mode):
             problem = f"{entry} is not a directory"
             return ResolvedPath(entry, None, at, tuple(links), problem, obstacle=PathObstacle.ENTRY)

@@ -49,7 +49,8 @@ class ResolvedPath:
     `kind` is None when nothing is there; then `existing` is the nearest canonical directory. `links` are the symlinks
     followed, in order. `problem` says in words why the path could not be followed to its end. `hard_links` counts the
     names of a regular file. `obstacle`: the user cannot make or find anything in `existing`, or `real` is not a
-    directory."""
+    directory. `exact`: the kernel compares names in `existing` byte by byte, on a file system that does not wait for
+    another machine."""
 
     real: str
     kind: PathKind | None = PathKind.DIRECTORY
@@ -58,6 +59,7 @@ class ResolvedPath:
     problem: str = ""
     hard_links: int = 1
     obstacle: PathObstacle | None = None
+    exact: bool = False
 
     @property
     def is_closed(self) -> bool:

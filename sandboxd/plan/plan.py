@@ -26,6 +26,8 @@ from sandboxd.settings.origins import Source
 LAYERS = ("filesystem", "namespaces")
 MOST_MOUNTS = 50_000
 """Half of what the kernel allows a mount namespace (fs.mount-max), which also holds the mounts of the host."""
+MOST_ZONES = 4096
+"""The mounts that the helper knows (guard.c)."""
 MOST_WARNINGS = 50
 _WORTH_NAMING = 500
 """The number of path entries above which their largest rule is named."""
@@ -117,10 +119,19 @@ def _denials(files: FilePolicy) -> tuple[PathRule, ...]:
     return (*files.deny_write, *files.deny_read)
 
 
-def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Layout:
-    """Make the layout. Raises `PolicyError` for a policy that cannot be enforced."""
+def make_layout(
+    policy: Policy,
+    place: Place,
+    facts: Facts,
+    shells: tuple[str, ...] = DEFAULT_SHELLS,
+    *,
+    guards: bool = False,
+) -> Layout:
+    """Make the layout. Raises `PolicyError` for a policy that cannot be enforced.
+
+    `guards`: the back end can keep names absent without placeholders."""
     files = files_in(policy.files, place)
-    table = make_path_table(_without_unseen(files, facts), place, facts)
+    table = make_path_table(_without_unseen(files, facts), place, facts, guards=guards)
     for path, why in facts.unseen.items():
         patterns = ", ".join(dict.fromkeys(rule.text for rule in _denials(files) if rule.bounded == path))
         table.warn(
@@ -131,7 +142,9 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
     _require_visible_cwd(table, place, cwd)
     busiest = _busiest(table) if len(table.entries) > _WORTH_NAMING else ""
     sockets = add_sockets(table, policy.network, place, facts)
-    view = arrange(table.entries, place.mask_file, watched=tuple(table.watched))
+    view = arrange(table.entries, place.mask_file, watched=tuple(table.watched), mounted=facts.mount_aliases.mounted)
+    if len(view.zones) > MOST_ZONES:
+        return make_layout(policy, place, facts, shells)
     view = replace(view, busiest=busiest, facts=facts)
     if len(view.mounts) > MOST_MOUNTS:
         raise PolicyError(
@@ -158,7 +171,7 @@ def make_layout(policy: Policy, place: Place, facts: Facts, shells: tuple[str, .
         warnings,
         table,
         Attribution(table),
-        supervise(policy, place, bool(view.placeholders)),
+        supervise(policy, place, bool(view.placeholders), guard=bool(view.guards)),
         network_plan(policy.network),
         sockets,
         policy.environment_remove,
@@ -172,12 +185,12 @@ def limit_processes(policy: Policy) -> ProcessLimit:
     return ProcessLimit(policy.max_processes, "" if origin.source is Source.DEFAULT else str(origin))
 
 
-def supervise(policy: Policy, place: Place, keeps_absent: bool = False) -> Supervision:
+def supervise(policy: Policy, place: Place, keeps_absent: bool = False, *, guard: bool = False) -> Supervision:
     """Choose the supervised system calls.
 
     Supervised reads slow each open(2), so they need a denial of reads and a user who wants the reports. Supervised
     sockets slow each connect(2), to the Internet too: without a listed socket a command can make none, at no cost and
-    without a report. `keeps_absent`: there are placeholders."""
+    without a report. `keeps_absent`: there are placeholders. `guard`: there are names without."""
     asks = policy.network.allow_unix_sockets or policy.report_violations == "all"
     unix_sockets = UnixSockets.LISTED if asks else UnixSockets.NONE
     return Supervision(
@@ -186,6 +199,7 @@ def supervise(policy: Policy, place: Place, keeps_absent: bool = False) -> Super
         connects=place.captured,
         unix_sockets=UnixSockets.ALL if policy.network.allow_all_unix_sockets else unix_sockets,
         removals=keeps_absent,
+        guard=guard,
     )
 
 

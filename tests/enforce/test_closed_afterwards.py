@@ -12,6 +12,8 @@ from support.daemons import DaemonProcess
 from support.users import Identity
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("placeholders")
+
 PLANT = "printf '#!/bin/sh\\n' > r/.git/hooks/post-checkout; chmod 755 r/.git/hooks/post-checkout"
 
 

@@ -25,7 +25,8 @@ def start(identity: Identity, daemon: DaemonProcess) -> subprocess.Popen[bytes]:
     """A command that runs until a process of it is killed."""
     client = daemon.popen("run", "-c", WAITS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert client.stdout is not None and client.stdout.readline() == b"running\n"
-    assert (identity.workspace / ".vscode").is_dir(), "what keeps a protected name absent is there"
+    if os.environ.get("SANDBOXD_TEST_PLACEHOLDERS"):
+        assert (identity.workspace / ".vscode").is_dir(), "what keeps a protected name absent is there"
     return client
 
 
@@ -114,6 +115,7 @@ def test_two_hundred_commands_of_eight_clients(daemon: DaemonProcess, host_snaps
         assert json.loads(done.stdout) == [200, [""], []], done.stderr
 
 
+@pytest.mark.usefixtures("placeholders")
 def test_two_daemons_in_one_directory(daemon: DaemonProcess, host_snapshot: HostWatch) -> None:
     """Each keeps what the other needs, and the last takes it away."""
     identity = daemon.identity

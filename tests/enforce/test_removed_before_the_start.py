@@ -11,6 +11,8 @@ import pytest
 from support.users import Identity
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("placeholders")
+
 # Wraps argv[2] in argv[1] with the settings of argv[3], removes the paths of argv[4:], spawns, tells what became of it.
 REMOVING = """
 import json, os, shutil, subprocess, sys

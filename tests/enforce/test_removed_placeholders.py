@@ -17,6 +17,8 @@ from support.daemons import DaemonProcess, StartDaemon
 from support.users import Identity
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("placeholders")
+
 CLIENT = """
 import json, sys
 from sandboxd_client import Client

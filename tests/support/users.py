@@ -37,6 +37,9 @@ for name in sys.argv[1:]:
 """
 
 
+_PASSED_ON = ("SANDBOXD_TEST_PATH", "SANDBOXD_TEST_PLACEHOLDERS")
+
+
 @dataclass(frozen=True, slots=True)
 class Code:
     """The interpreter of a virtual environment that has our code, by the entries of a module search path, and the tree
@@ -94,7 +97,7 @@ class Identity:
             "PATH": f"{self.base / 'bin'}:{SYSTEM_PATH}",
             "XDG_RUNTIME_DIR": str(self.runtime),
             "TMPDIR": str(self.temporary),
-            **{name: os.environ[name] for name in ("SANDBOXD_TEST_PATH",) if name in os.environ},
+            **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
             **changes,
         }
 

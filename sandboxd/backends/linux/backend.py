@@ -13,6 +13,7 @@ from typing import Protocol
 
 from sandboxd.backends.base import LaunchHandle, LaunchSpec, Observer
 from sandboxd.backends.linux.bwrap.bwrap_options import BwrapOptions, probe_options, render
+from sandboxd.backends.linux.bwrap.late_names import Expectations, GuardedSetup, LateNames
 from sandboxd.backends.linux.bwrap.orphans import end_processes
 from sandboxd.backends.linux.bwrap.sandbox_setup import SandboxSetup
 from sandboxd.backends.linux.command_limits import NO_GROUPS, CommandLimits, ControlGroups, LimitedSetup, LimitWatch
@@ -22,7 +23,7 @@ from sandboxd.backends.linux.helper.expected_launch import Preparation
 from sandboxd.backends.linux.helper.launch import Launching, NullObserver, PendingSetup, Releasable
 from sandboxd.backends.linux.helper.launch_configuration import MAX_PORT_RANGES, Flags, LaunchConfiguration, Listener
 from sandboxd.backends.linux.helper.launch_records import CaptureRecord, LaunchRecord
-from sandboxd.backends.linux.helper.supervision import flags_of, layers_of, without_notification
+from sandboxd.backends.linux.helper.supervision import absence_of, flags_of, layers_of, without_notification
 from sandboxd.backends.linux.landlock.confinement import NO_LANDLOCK, Landlock
 from sandboxd.backends.linux.network.capture import NOTHING, SESSION_LOCALHOST, Ability, capture_for
 from sandboxd.backends.linux.network.capture_probe import probe_capture
@@ -107,6 +108,8 @@ class LinuxTools:
     """The way to control groups for limits."""
     landlock: Landlock = NO_LANDLOCK
     """The Landlock features of this kernel."""
+    unguarded: str = ""
+    """The reason why names are kept absent by placeholders; empty where without."""
 
 
 class LinuxBackend:
@@ -126,6 +129,7 @@ class LinuxBackend:
         placeholders: PlaceholderHolder,
         cleanup: CleanupService,
         worker: NamespaceWorker,
+        appearances: Expectations,
     ) -> None:
         self._completion = SandboxSetup(worker)
         self._bridge = bridge
@@ -136,6 +140,7 @@ class LinuxBackend:
         self._cleanup = cleanup
         self._looking: set[asyncio.Task[bytes]] = set()
         self._worker = worker
+        self._appearances = appearances
         self.ability: Ability = NOTHING
         self._probed = False
         self._probing = asyncio.Lock()
@@ -188,6 +193,13 @@ class LinuxBackend:
         supervision, missing = plan.supervision, tuple[str, ...]()
         if self._tools.unwatched:
             supervision, missing = without_notification(supervision, self._tools.unwatched)
+        guard = self._tools.landlock.guard(plan.view)
+        if plan.view.guards and (guard is None or self._tools.unwatched):
+            raise LaunchError(
+                "guard_lost",
+                f"names cannot be kept absent as planned: {self._tools.unwatched or self._tools.landlock.reason}",
+                hint="sandboxd restart",
+            )
         options = render(plan, weaker=self._tools.weaker_nesting, root=os.geteuid() == 0)
         configuration = LaunchConfiguration(
             arguments=tuple(os.fsencode(word) for word in plan.argv),
@@ -199,6 +211,7 @@ class LinuxBackend:
             asked_ports=plan.network.local_ports[:MAX_PORT_RANGES],
             processes=None if self._tools.unbounded or plan.processes is None else plan.processes.most,
             confinement=self._tools.landlock.confine(options.roots),
+            guard=guard,
         )
         groups = self._tools.groups
         processes = plan.processes if groups.found or configuration.processes is not None else None
@@ -218,13 +231,16 @@ class LinuxBackend:
             raise
         capture = capture_for(self.ability, plan.network)
         pending_setup = PendingSetup(options, self.ability, plan.network)
-        forget = partial(self._launches.pop, launch_id, None)
+        late_names = LateNames(plan.view.guards, self._appearances, self._worker)
+        forget = partial(self._forget, launch_id, late_names)
         launch = Launching(
             launch_id, observer, hold, self._bridge.log, plan.view, territory, pending_setup, self._look_after, forget,
             self._cleanup.claimed,
         )  # fmt: skip
         self._launches[launch_id] = launch
         setup: Preparation = self._completion.of(options, capture)
+        if plan.view.guards:
+            setup = GuardedSetup(setup, late_names)
         if limits.wanted:
             launch.take_limits(limits)
             setup = LimitedSetup(setup, limits)
@@ -244,8 +260,8 @@ class LinuxBackend:
         argv = (tools.helper, stage, bridge, launch_id, "--", tools.bwrap, *words, *INFO_WORDS, "--", *INIT_WORDS)
         bounds = () if configuration.processes is None else (PROCESS_LIMIT,)
         layers = (
-            *plan.layers, *LAYERS, *bounds, *limits.layers, *tools.landlock.layers, *layers_of(supervision),
-            *self.ability.layers(plan.network),
+            *plan.layers, *LAYERS, *absence_of(plan.view, guards=not tools.unguarded), *bounds, *limits.layers,
+            *tools.landlock.layers, *layers_of(supervision), *self.ability.layers(plan.network),
         )  # fmt: skip
         warnings = (*self.warnings, *self.ability.warnings(plan.network), *missing, *limits.warnings)
         layers = self.named(layers)
@@ -254,6 +270,10 @@ class LinuxBackend:
             argv, layers, warnings, EXPIRES_IN_S, reachable=capture is not None, shares_localhost=shares_localhost
         )
         return spec, launch
+
+    def _forget(self, launch_id: str, late_names: LateNames) -> None:
+        self._launches.pop(launch_id, None)
+        late_names.close()
 
     def _look_after(self, launch: Launching) -> asyncio.Task[bytes] | None:
         """Start the clean-up after a command. None when it could write nothing."""
@@ -298,6 +318,7 @@ class LinuxBackend:
                 None if expected is None else expected.options,
                 link,
                 *_limits_of(launch),
+                launch.view.guards,
             )
             outgoing.add("launch", record, launch_id, () if link is None else link.ends)
         self._launches.clear()
@@ -316,6 +337,7 @@ class LinuxBackend:
             launch.view.watched,
             launch.territory,
             link=kept,
+            guards=launch.view.guards,
         )
         limits, processes = _limits_of(launch)
         record = replace(record, limits=limits, processes=processes)
@@ -338,12 +360,13 @@ class LinuxBackend:
             hold = self._placeholders.hold((), record.watched)
         territory = record.territory or Territory(())
         self._cleanup.resume(launch_id, territory)
-        view = FileView((), record.placeholders, record.watched, places=territory.places)
+        view = FileView((), record.placeholders, record.watched, guards=record.guards, places=territory.places)
         wanted = record.capture or CaptureRecord(NOTHING, NetworkPlan())
         pending_setup = PendingSetup(
             BwrapOptions((), False, record.mounts, record.late), wanted.ability, wanted.network
         )
-        forget = partial(self._launches.pop, launch_id, None)
+        late_names = LateNames(record.guards, self._appearances, self._worker)
+        forget = partial(self._forget, launch_id, late_names)
         launch = Launching(
             launch_id, observer, hold, self._bridge.log, view, territory, pending_setup, self._look_after, forget,
             self._cleanup.claimed,
@@ -352,6 +375,10 @@ class LinuxBackend:
         launch.must_stand = record.link is None
         capture = capture_for(wanted.ability, wanted.network)
         completing: Preparation = self._completion.of(pending_setup.options, capture)
+        if record.guards:
+            completing = GuardedSetup(completing, late_names)
+        if record.guards and record.link is not None and record.link.init_pid is not None:
+            late_names.begin(record.link.init_pid)
         groups = NO_GROUPS if self._tools is None else self._tools.groups
         limits = CommandLimits(launch_id, record.limits, record.processes, groups, self._watch)
         if limits.wanted:

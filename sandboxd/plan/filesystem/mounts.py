@@ -16,8 +16,8 @@ away together with its parent."""
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntFlag, StrEnum, auto
 
 from sandboxd.paths import is_below
@@ -113,6 +113,8 @@ class PathEntry:
     force: bool = False
     sealed: bool = True
     pinned: bool = False
+    exact: bool = False
+    """An absent path that is kept so by comparison of names, without a placeholder."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -133,6 +135,10 @@ class FileView:
     """Writable paths, for messages."""
     busiest: str = ""
     """The rule that names the most paths, for messages, if there are very many mounts."""
+    guards: tuple[str, ...] = ()
+    """Absent names that the back end keeps absent without anything at them."""
+    zones: tuple[str, ...] = ()
+    """The writable mounts at, above and below which a guarded name lies."""
     facts: Facts | None = None
     """The facts of the view, for a comparison after a command."""
     places: tuple[str, ...] = ()
@@ -157,8 +163,13 @@ class MountNode:
     """A mount below has to be reachable although this path shows nothing."""
 
 
-def arrange(entries: Mapping[str, PathEntry], mask_file: str, watched: tuple[tuple[str, ...], ...] = ()) -> FileView:
-    """Return the view of these path entries, one of which is `/`."""
+def arrange(
+    entries: Mapping[str, PathEntry],
+    mask_file: str,
+    watched: tuple[tuple[str, ...], ...] = (),
+    mounted: Iterable[str] = (),
+) -> FileView:
+    """Return the view of these path entries, one of which is `/`; `mounted` are mount points of the host."""
     nodes = settle(entries)
     for node in nodes:
         _mark_traversed(node)
@@ -166,14 +177,39 @@ def arrange(entries: Mapping[str, PathEntry], mask_file: str, watched: tuple[tup
     for node in nodes:
         emitter.visit(node)
     emitter.leave(None)
-    return FileView(
-        mounts=tuple(emitter.mounts),
-        placeholders=tuple(emitter.placeholders),
-        watched=watched,
-        open_links=tuple(emitter.open_links),
-        writable=tuple(emitter.writable),
-        places=_places(emitter.mounts),
+    return _with_zones(
+        tuple(mounted),
+        FileView(
+            mounts=tuple(emitter.mounts),
+            placeholders=tuple(emitter.placeholders),
+            watched=watched,
+            open_links=tuple(emitter.open_links),
+            writable=tuple(emitter.writable),
+            guards=tuple(emitter.guards),
+            places=_places(emitter.mounts),
+        ),
     )
+
+
+def _with_zones(mounted: tuple[str, ...], view: FileView) -> FileView:
+    """Add the zones: Landlock grants to a whole tree, so those of each topmost writable place with a guard in it."""
+    if not view.guards:
+        return view
+    tops = [root for root in writable_tops(view) if any(is_below(guard, root) for guard in view.guards)]
+    writable, targets = writable_in(view), [one.target for one in view.mounts if one.operation in _WRITABLE]
+    found = dict.fromkeys(
+        path for path in (*targets, *mounted) if any(is_below(path, top) for top in tops) and writable(path)
+    )
+    return replace(view, zones=tuple(found))
+
+
+def writable_tops(view: FileView) -> Iterator[str]:
+    """Yield the topmost places that can be written; mounts guard the rest in them."""
+    kept: set[str] = set()
+    for mount in view.mounts:  # parents come first
+        if mount.operation in _CAN_BE_WRITTEN and not any(above in kept for above in at_and_above(mount.target)):
+            kept.add(mount.target)
+            yield mount.target
 
 
 def _places(mounts: Sequence[Mount]) -> tuple[str, ...]:
@@ -207,6 +243,7 @@ def writable_in(view: FileView) -> Callable[[str], bool]:
 
 _WRITABLE = (Operation.WRITABLE, Operation.DEVICE)
 """DEVICE is for writable paths below /dev, such as a directory in /dev/shm."""
+_CAN_BE_WRITTEN = (*_WRITABLE, Operation.DEVICES, Operation.PROCESSES)
 
 
 def settled_at(entries: Mapping[str, PathEntry], path: str) -> list[MountNode]:
@@ -306,6 +343,7 @@ class _Emitter:
         self.mounts: list[Mount] = []
         self.placeholders: dict[str, None] = {}
         self.open_links: list[str] = []
+        self.guards: list[str] = []
         self.writable: list[str] = []
         self._made: set[str] = set()
         self._unsealed: list[str] = []
@@ -358,6 +396,10 @@ class _Emitter:
     def _absent(self, node: MountNode) -> None:
         parent, entry = node.parent, node.entry
         if parent is None or parent.shows is not Visibility.HOST_WRITABLE or node.shows is not Visibility.NOTHING:
+            return
+        if entry.exact and node.readable:
+            self._way_to(entry.missing[0].rstrip("/"), parent)
+            self.guards.append(entry.path)
             return
         self._make(entry)
         self._way_to(entry.path, parent)

@@ -30,10 +30,10 @@ _MOST_PASSED_BY = 3
 """The number of links that warnings name for each pattern."""
 
 
-def make_path_table(files: FilePolicy, place: Place, facts: Facts) -> PathTable:
+def make_path_table(files: FilePolicy, place: Place, facts: Facts, *, guards: bool = False) -> PathTable:
     """Make all path entries. Raises `PolicyError` for what cannot be enforced."""
     _check_working_directories(place, facts)
-    table = PathTable(facts.mount_aliases, managed_reads_only=files.managed_reads_only)
+    table = PathTable(facts.mount_aliases, guards=guards, managed_reads_only=files.managed_reads_only)
     own = _OwnPlaces(place, facts)
     link_trust = LinkTrust(files, place, facts)
     for mark, rules in (

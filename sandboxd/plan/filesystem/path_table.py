@@ -35,25 +35,35 @@ class PathTable:
     locked: set[str] = field(default_factory=set)
     """Directories that are denied because a name in them cannot be kept absent; no rule lifts that."""
 
+    guards: bool = False
+    """Names can be kept absent without placeholders."""
     managed_reads_only: bool = False
     """The field of the same name in `FilePolicy`."""
 
     def warn(self, text: str) -> None:
         self.warnings[text] = None
 
-    def add(self, path: str, kind: PathKind | None, reason: MarkReason, missing: tuple[str, ...] = ()) -> None:
+    def add(
+        self,
+        path: str,
+        kind: PathKind | None,
+        reason: MarkReason,
+        missing: tuple[str, ...] = (),
+        *,
+        exact: bool = False,
+    ) -> None:
         """Mark a canonical path; a denial also marks all aliases of the path."""
-        self._add(path, kind, reason, missing)
+        self._add(path, kind, reason, missing, exact)
         if reason.mark & _CLOSES:
             for other in self.mount_aliases.others(path):
-                self._add(other, kind, reason, tuple(_moved(one, path, other) for one in missing))
+                self._add(other, kind, reason, tuple(_moved(one, path, other) for one in missing), exact)
 
-    def _add(self, path: str, kind: PathKind | None, reason: MarkReason, missing: tuple[str, ...]) -> None:
+    def _add(self, path: str, kind: PathKind | None, reason: MarkReason, missing: tuple[str, ...], exact: bool) -> None:
         entry = self.entries.get(path)
         if entry is None or (entry.kind is None and kind is not None):
             marks = entry.marks if entry is not None else Mark.NONE
             pinned = entry is not None and entry.pinned
-            entry = self.entries[path] = PathEntry(path, kind, marks, missing, pinned=pinned)
+            entry = self.entries[path] = PathEntry(path, kind, marks, missing, pinned=pinned, exact=exact)
         entry.marks |= reason.mark
         self.reasons.setdefault(path, []).append(reason)
 
@@ -78,7 +88,15 @@ class PathTable:
         path = missing[-1].rstrip("/")
         if file and path == resolved.real:
             missing[-1] = path
-        self.add(path, None, reason, tuple(missing))
+        self.add(path, None, reason, tuple(missing), exact=self.guards and resolved.exact)
+
+    def add_watched(self, together: tuple[ResolvedPath, ...], reason: MarkReason) -> None:
+        """Refuse what does harm when all of some names exist: the first that is absent, or else afterwards."""
+        absent = next((one for one in together if one.kind is None and not one.problem and one.obstacle is None), None)
+        if absent is not None and self.guards and absent.exact:
+            self.add_absent(absent, reason)
+        elif any(one.kind is None for one in together):
+            self.watched[tuple(one.real for one in together)] = None
 
     def add_made(self, resolved: ResolvedPath, reason: MarkReason) -> None:
         """Open a directory that is made for the command, if the user can make it."""

@@ -132,9 +132,8 @@ def _protect_workspace(table: PathTable, root: str, facts: Facts) -> None:
         if "*" not in row.name:
             _protect(table, facts.paths[posixpath.join(root, row.name)], row, way)
     if facts.paths[posixpath.join(root, ".git")].kind is None:
-        bare = [facts.paths[posixpath.join(root, name)] for name in BARE_NAMES]
-        if any(one.kind is None for one in bare):
-            table.watched[tuple(one.real for one in bare)] = None
+        bare = tuple(facts.paths[posixpath.join(root, name)] for name in BARE_NAMES)
+        table.add_watched(bare, MarkReason(Mark.PROTECTED, "git takes a directory with it for a repository"))
 
 
 def _protect_scanned(table: PathTable, scan: Scan, git_rows: Mapping[str, ProtectedName]) -> None:
@@ -167,7 +166,7 @@ def _protect_git_dir(table: PathTable, git_dir: GitDir, git_rows: Mapping[str, P
         # a directory is cheaper to cover, and does no harm where git does not look
         _protect(table, resolved, row if git_dir.worktree_config else replace(row, file=False))
         if resolved.kind is None and row.absent is Absent.LEAVE:
-            table.watched[(resolved.real,)] = None
+            table.add_watched((resolved,), MarkReason(Mark.PROTECTED, row.why))
     for obeyed in git_dir.git_config_targets:
         _protect_obeyed(table, obeyed)
 
@@ -184,7 +183,7 @@ def _protect_obeyed(table: PathTable, obeyed: GitConfigTarget) -> None:
         table.add_absent(resolved, reason, file=True)
     elif posixpath.dirname(resolved.real) == resolved.existing:
         table.pin(resolved.existing)
-        table.watched[(resolved.real,)] = None
+        table.add_watched((resolved,), reason)
     else:
         table.add_absent(resolved, reason, top_only=True)
 

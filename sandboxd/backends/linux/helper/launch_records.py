@@ -78,3 +78,4 @@ class LaunchRecord:
     link: LinkRecord | None = None
     limits: Limits = NO_LIMITS
     processes: ProcessLimit | None = None
+    guards: tuple[str, ...] = ()

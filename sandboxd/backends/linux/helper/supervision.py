@@ -6,14 +6,24 @@ from dataclasses import replace
 
 from sandboxd.backends.linux.helper.launch_configuration import Flags
 from sandboxd.backends.linux.seccomp.filter import needs_listener
+from sandboxd.plan.filesystem.mounts import FileView
 from sandboxd.plan.plan import Supervision, UnixSockets
 
+ABSENT_NAMES = "absent-names"
+"""The layer that keeps names absent by comparison, with nothing at them."""
+PLACEHOLDERS = "absent-names-placeholders"
+"""The layer in which at least one name is kept absent by something empty in its place."""
 NOTIFICATION = "seccomp-notify"
 """The layer in which system calls are inspected as they happen."""
 
 
 def layers_of(supervision: Supervision) -> tuple[str, ...]:
     return (NOTIFICATION,) if needs_listener(supervision) else ()
+
+
+def absence_of(view: FileView, *, guards: bool) -> tuple[str, ...]:
+    """Return the layer that keeps names absent; `guards`: the back end could do without placeholders."""
+    return (ABSENT_NAMES,) if guards and not view.placeholders else (PLACEHOLDERS,)
 
 
 def flags_of(supervision: Supervision) -> Flags:

@@ -9,12 +9,11 @@ process group of the shell's job. Source: landlock(7), Documentation/userspace-a
 from __future__ import annotations
 
 import os
-import posixpath
 from dataclasses import dataclass, replace
 from enum import IntFlag
 
-from sandboxd.backends.linux.helper.launch_configuration import Confinement
-from sandboxd.plan.filesystem.mounts import FileView, Operation
+from sandboxd.backends.linux.helper.launch_configuration import Confinement, Guard
+from sandboxd.plan.filesystem.mounts import FileView, writable_tops
 
 
 class Access(IntFlag):
@@ -113,27 +112,17 @@ class Landlock:
         """Return the confinement for a sandbox where `roots` can be written."""
         return None if self.confinement is None else replace(self.confinement, roots=roots)
 
-
-_WRITABLE = frozenset({Operation.WRITABLE, Operation.DEVICE, Operation.DEVICES, Operation.PROCESSES})
+    def guard(self, view: FileView) -> Guard | None:
+        """Return what the helper is told of guarded names: in their zones, only the helper makes any."""
+        if not view.guards or self.confinement is None:
+            return None
+        zones, names = (tuple(map(os.fsencode, paths)) for paths in (view.zones, view.guards))
+        return Guard(self.confinement.granted & ~MAKES, zones, names)
 
 
 NO_LANDLOCK = Landlock(reason="it was not probed")
 
 
 def writable_roots(view: FileView) -> tuple[bytes, ...]:
-    """Return the topmost writable places of a view; mounts guard the rest in them."""
-    roots: list[str] = []
-    kept: set[str] = set()
-    for mount in view.mounts:  # parents come first
-        if mount.operation in _WRITABLE and not any(above in kept for above in _at_and_above(mount.target)):
-            kept.add(mount.target)
-            roots.append(mount.target)
-    return tuple(map(os.fsencode, roots))
-
-
-def _at_and_above(path: str) -> list[str]:
-    found = [path]
-    while path != "/":
-        path = posixpath.dirname(path)
-        found.append(path)
-    return found
+    """Return the topmost writable places of a view, without zones."""
+    return tuple(os.fsencode(root) for root in writable_tops(view) if root not in view.zones)
