@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -114,9 +115,7 @@ def test_what_a_person_makes_meanwhile_is_theirs(daemon: DaemonProcess) -> None:
         assert (work / name).exists(), line
         pid = descendants(client.pid)[-1].pid
         top = work / name.split("/")[0]
-        wait_until(
-            lambda top=top, pid=pid: f" {top} " in Path(f"/proc/{pid}/mountinfo").read_text(), f"{top} is closed"
-        )
+        wait_until(partial(is_mounted, pid, top), f"{top} is closed")
         identity.run(["touch", "go"], cwd=work)
     wait_until((work / "tried").exists, "the command has tried all of them")
     assert {(work / name).read_text() for _, name in PERSON.values() if name != ".idea"} == {"mine\n"}
@@ -125,6 +124,10 @@ def test_what_a_person_makes_meanwhile_is_theirs(daemon: DaemonProcess) -> None:
     assert client.returncode == 0 and out.endswith(b"anew\n"), err
     assert (work / ".mcp.json").read_text() == "anew\n" and (work / ".vscode").is_dir()
     assert not list(work.glob("*.refused-*")) and not list(work.glob(".*.refused-*"))
+
+
+def is_mounted(pid: int, path: Path) -> bool:
+    return f" {path} " in Path(f"/proc/{pid}/mountinfo").read_text()
 
 
 @pytest.mark.parametrize("whom", ["client", "helper", "daemon"])
