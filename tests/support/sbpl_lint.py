@@ -9,6 +9,7 @@ from pathlib import Path
 from sandboxd.backends.macos.seatbelt.path_patterns import LONGEST
 from support.sbpl import Endpoint, Profile, Request, Rule, Semantics, compile_profile, file
 from support.sbpl_operations import contains
+from support.sbpl_public import PUBLIC_FILTERS, PUBLIC_OPERATIONS
 from support.sbpl_reader import Datum, Form, Symbol, Text, read_profile
 
 RULE_FILES = Path(__file__).resolve().parents[2] / "sandboxd" / "backends" / "macos" / "seatbelt" / "sbpl"
@@ -36,6 +37,7 @@ def lint(text: str, parameters: Mapping[str, str], *, apple_events: bool = False
     return [
         *_beginning(text, profile),
         *_rights(profile, apple_events),
+        *_words(profile),
         *_network(profile),
         *_order(profile),
         *_closed_stays_closed(profile),
@@ -63,6 +65,14 @@ def _rights(profile: Profile, apple_events: bool) -> Iterator[str]:
                 yield f"line {rule.line}: allows {operation}"
             if operation in ONLY_WITH_A_FILTER and rule.filter is None:
                 yield f"line {rule.line}: allows {operation} without a filter"
+
+
+def _words(profile: Profile) -> Iterator[str]:
+    """Nothing that only a description names: a word that a compiler does not know makes the whole profile fail."""
+    for rule in profile.rules:
+        unknown = [word for word in rule.operations if word not in PUBLIC_OPERATIONS]
+        unknown += [one.name for one in rule.filters() if one.name not in PUBLIC_FILTERS]
+        yield from (f"line {rule.line}: {word} is used by no public profile" for word in unknown)
 
 
 def _network(profile: Profile) -> Iterator[str]:

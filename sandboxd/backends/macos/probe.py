@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import tempfile
 
-from sandboxd.backends.macos.seatbelt.dialect import CONSTRUCTS
+from sandboxd.backends.macos.seatbelt.dialect import CONSTRUCTS, TIOCSTI
 from sandboxd.backends.macos.seatbelt.path_spellings import real_spelling
-from sandboxd.backends.macos.spawning import PIPE, end, spawn
+from sandboxd.backends.macos.spawning import DEVNULL, PIPE, end, spawn
 from sandboxd.errors import HostError
 
 SANDBOX_EXEC = "/usr/bin/sandbox-exec"
@@ -46,7 +47,36 @@ async def refused_constructs(sandbox_exec: str) -> frozenset[str]:
         (await _run([sandbox_exec, "-p", one.probe, *(("-D", f"X={one.value}") if one.value else ()), "--", "true"]))[0]
         for one in CONSTRUCTS
     ]
-    return frozenset(one.name for one, status in zip(CONSTRUCTS, statuses, strict=True) if status)
+    refused = {one.name for one, status in zip(CONSTRUCTS, statuses, strict=True) if status}
+    if TIOCSTI not in refused and not await _refuses_typing(sandbox_exec):
+        refused.add(TIOCSTI)
+    return frozenset(refused)
+
+
+_TYPES = """
+import fcntl, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8))
+try:
+    fcntl.ioctl(0, termios.TIOCSTI, b"x")
+except OSError:
+    sys.exit(0)
+sys.exit(1)
+"""
+
+
+async def _refuses_typing(sandbox_exec: str) -> bool:
+    """Return whether the rule on TIOCSTI refuses that, and nothing else, on a terminal of the probe's own.
+
+    It compiles on some versions of macOS where the kernel does not tell one ioctl from another."""
+    probe = next(one.probe for one in CONSTRUCTS if one.name == TIOCSTI)
+    master, slave = os.openpty()
+    try:
+        words = [sandbox_exec, "-p", probe, "--", sys.executable, "-I", "-S", "-c", _TYPES]
+        return (await _run(words, slave))[0] == 0
+    finally:
+        os.close(master)
+        os.close(slave)
 
 
 async def try_sandbox(sandbox_exec: str, tag: str = "") -> None:
@@ -78,10 +108,10 @@ async def try_sandbox(sandbox_exec: str, tag: str = "") -> None:
     )
 
 
-async def _run(words: list[str]) -> tuple[int, str]:
+async def _run(words: list[str], stdin: int = DEVNULL) -> tuple[int, str]:
     """Return exit status and last line of standard error. Raises HostError."""
     try:
-        process = await spawn(*words, env={"PATH": _PATH}, stderr=PIPE)
+        process = await spawn(*words, env={"PATH": _PATH}, stdin=stdin, stderr=PIPE)
     except OSError as error:
         raise HostError(
             "sandbox_exec_missing",

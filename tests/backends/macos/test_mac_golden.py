@@ -22,6 +22,7 @@ from sandboxd.settings.layer import parse_layer
 from sandboxd.settings.merge import merge
 from sandboxd.settings.origins import Source
 from support.dictionary_host import DIRECTORY
+from support.sbpl_lint import RULE_FILES
 from support.seatbelt import HOME, PROJECT, compiled, problems
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -31,7 +32,7 @@ CASES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
 def shown(profile: Profile) -> str:
     """The rules, with values in place of parameters; fixed rule files by their name only."""
     text = profile.text
-    for name in ("base", "proxies", "local-binding", "unix-sockets-all", "pty", "trustd", "apple-events", "plumbing"):
+    for name in sorted(file.stem for file in RULE_FILES.glob("*.sbpl")):
         text = text.replace(read_rule_file(name), f"; <{name}.sbpl>\n")
     values = dict(profile.parameters)
     text = re.sub(r'\(param "([PRNL][0-9]+)"\)', lambda match: "{" + values[match[1]] + "}", text)

@@ -63,6 +63,8 @@ TAGGED = '(with message (param "TAG"))'
         ("(allow file-mount)", "allows file-mount"),
         ("(allow appleevent-send)", "allows appleevent-send"),
         ("(allow job-creation)", "allows job-creation"),
+        ("(allow mach-cross-domain-lookup)", "mach-cross-domain-lookup is used by no public profile"),
+        ('(allow file-ioctl (device-conforms-to "x"))', "device-conforms-to is used by no public profile"),
         ("(allow mach-lookup)", "without a filter"),
         ("(allow file-write*)", "without a filter"),
         ('(allow network-outbound (local ip "*:*"))', "local filter"),

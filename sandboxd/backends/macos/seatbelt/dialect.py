@@ -41,7 +41,7 @@ CONSTRUCTS = (
         "ports stand in the text of a profile",
     ),
     Construct(
-        TIOCSTI, "(deny file-ioctl (ioctl-command #x80017472))", "",
+        TIOCSTI, "(deny file-ioctl (ioctl-command 2147578994))", "",
         "commands at a terminal get a pseudo-terminal of their own",
     ),
     Construct(
