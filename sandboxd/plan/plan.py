@@ -34,11 +34,12 @@ _WORTH_NAMING = 500
 
 
 class UnixSockets(StrEnum):
-    """The Unix sockets that a command can make and connect, besides its own pairs."""
+    """The Unix sockets that a command can connect to."""
 
     NONE = "none"
+    """Connected pairs alone, where no decision can be made."""
     LISTED = "listed"
-    """Stream sockets, with a decision on each connect."""
+    """Sockets that were bound in the session, and listed ones."""
     ALL = "all"
 
 
@@ -188,16 +189,13 @@ def limit_processes(policy: Policy) -> ProcessLimit:
 def supervise(policy: Policy, place: Place, keeps_absent: bool = False, *, guard: bool = False) -> Supervision:
     """Choose the supervised system calls.
 
-    Supervised reads slow each open(2), so they need a denial of reads and a user who wants the reports. Supervised
-    sockets slow each connect(2), to the Internet too: without a listed socket a command can make none, at no cost and
-    without a report. `keeps_absent`: there are placeholders. `guard`: there are names without."""
-    asks = policy.network.allow_unix_sockets or policy.report_violations == "all"
-    unix_sockets = UnixSockets.LISTED if asks else UnixSockets.NONE
+    Supervised reads slow each open(2), so they need a denial of reads and a user who wants the reports.
+    `keeps_absent`: there are placeholders. `guard`: there are names without."""
     return Supervision(
         writes=policy.report_violations != "off",
         reads=policy.report_violations == "all" and bool(policy.files.deny_read),
         connects=place.captured,
-        unix_sockets=UnixSockets.ALL if policy.network.allow_all_unix_sockets else unix_sockets,
+        unix_sockets=UnixSockets.ALL if policy.network.allow_all_unix_sockets else UnixSockets.LISTED,
         removals=keeps_absent,
         guard=guard,
     )

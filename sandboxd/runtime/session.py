@@ -15,7 +15,7 @@ from sandboxd.errors import CallerError, DaemonError, HostError
 from sandboxd.plan.environment import session_variables
 from sandboxd.plan.filesystem.attribution import Attribution
 from sandboxd.plan.host_facts import ResolvedPath, SocketFile, SocketsAtStart
-from sandboxd.plan.plan import Plan, UnixSockets
+from sandboxd.plan.plan import Plan
 from sandboxd.plan.request import Argv, Place, ShellText
 from sandboxd.policy.build import planning
 from sandboxd.policy.decision import PermissionMode
@@ -257,7 +257,7 @@ class SandboxSession:
         reads_reported = plan.supervision.reads or self._parts.backend.name == "macos"
         known = plan.attribution, policy.generation, reads_reported
         command = self._command(wrap_id, request, place, *known, policy, plan)
-        command.looks_for_sockets = plan.supervision.unix_sockets is UnixSockets.LISTED
+        command.looks_for_sockets = bool(policy.network.allow_unix_sockets)
         try:
             if request.publish:
                 check_publications(policy.network, request.publish)

@@ -1,8 +1,9 @@
 """Unix sockets of a running command, decided by the policy of each moment.
 
-Where the listed paths lead is looked at each time, in a worker thread: an agent's socket moves, and a connect is rare.
-In a place that the command can write it is not the path that counts but the very socket: one that was there before the
-command ran, or one that the kernel says was bound inside."""
+The helper knows the sockets that were bound under it, and asks about all others. Where the listed paths lead is looked
+at each time, in a worker thread: an agent's socket moves, and a connect is rare. In a place that the command can write
+it is not the path that counts but the very socket: one that was there before the command ran, or one that the kernel
+says was bound in the session."""
 
 from __future__ import annotations
 
@@ -134,10 +135,16 @@ class SocketGate:
             return decide_socket(one, sockets, private=private, brought=brought)
 
         decision = by_path(path)
-        if not by_place(decision, sockets) or not self._can_bring(path, attribution):
+        in_doubt = by_place(decision, sockets) and self._can_bring(path, attribution)
+        if (decision.allowed and not in_doubt) or decision.reason is Reason.SOCKET_OWN or not path:
             return decision
-        brought = await self._brought(file, by_path)
-        return by_path(path, brought) if brought else decision
+        unbound = await self._unbound(file)
+        if not unbound:
+            return Decision(Behavior.ALLOW, Reason.SESSION_TMP, f"{path} was bound in this session")
+        at_start = self.at_start or SocketsAtStart()
+        if not in_doubt or (file and any(by_path(one).allowed for one in at_start.paths_of(file))):
+            return decision
+        return by_path(path, unbound)
 
     def _can_bring(self, path: str, attribution: Attribution | None) -> bool:
         """Tell whether the command could have put a socket at a path.
@@ -150,21 +157,16 @@ class SocketGate:
             return False
         return self.at_start is None or any(is_below(path, one) for one in self.at_start.writable)
 
-    async def _brought(self, file: SocketFile | None, by_path: Callable[[str], Decision]) -> str:
-        """Give the reason why its place does not open a socket, or an empty text.
-
-        The command can write in that place."""
+    async def _unbound(self, file: SocketFile | None) -> str:
+        """Give the reason to take a socket for one of the host, or an empty text."""
         if file is None:
             return _UNTOLD
-        at_start = self.at_start or SocketsAtStart()
-        if any(by_path(one).allowed for one in at_start.paths_of(file)):
-            return ""
         try:
             if await self._inside.is_bound(file):
                 return ""
         except OSError as error:
             return f"it cannot be seen whether it was bound in the sandbox: {error.strerror or error}"
-        return _LATE if at_start.complete else _UNSEEN
+        return _LATE if self.at_start is None or self.at_start.complete else _UNSEEN
 
 
 class SocketConnects:

@@ -201,7 +201,7 @@ class Sandbox(Section):
     environment: Environment | None = None
     limits: LimitsSection | None = None
     reportViolations: Literal["off", "writes", "all"] | None = Field(
-        None, description="Refusals to report: none, writes, or all, which adds reads and Unix sockets"
+        None, description="Refusals to report: none, writes, or all, which adds reads"
     )
     ignoreViolations: dict[Text, Texts] | None = Field(
         None, description="Violations not to show: command prefix, or *, to parts of the target"

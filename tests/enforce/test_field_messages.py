@@ -134,7 +134,7 @@ def _sockets_of_the_host(daemon: DaemonProcess, identity: Identity) -> None:
         outside = identity.run(["/usr/bin/python3", "-c", CONNECT, *paths])
         assert outside.stdout.splitlines() == ["connected"] * len(places)
         inside = daemon.run("run", "--", "/usr/bin/python3", "-c", CONNECT, *paths)
-        assert inside.stdout.splitlines() == ["Operation not permitted"] * len(places)
+        assert inside.stdout.splitlines() == ["Permission denied"] * len(places)
     finally:
         for listener in listeners:
             listener.close()

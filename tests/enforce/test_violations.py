@@ -173,9 +173,9 @@ def test_unix_sockets_by_path(start_daemon: StartDaemon, identity: Identity) -> 
         no = [str(identity.base / "docker.sock"), str(identity.workspace / "other"), "./planted", str(daemon.socket)]
         done = daemon.run("run", "--", "/usr/bin/python3", "-c", CONNECT, *yes, *no, "@x")
         assert done.stdout.splitlines()[:8] == ["hello"] * 4 + ["Permission denied"] * 4, done.stderr
-        assert done.stdout.splitlines()[8] in ("Permission denied", "Connection refused"), "an abstract one"
+        assert done.stdout.splitlines()[8] == "Connection refused", "an abstract one, of this network"
         found = {violation["target"]: violation for violation in blocked(daemon)}
-        assert {target: v["kind"] for target, v in found.items()} == dict.fromkeys([*no[:2], "@x"], "unix-socket")
+        assert {target: v["kind"] for target, v in found.items()} == dict.fromkeys(no[:2], "unix-socket")
         assert found[no[0]]["count"] == 2 and "gives control of this host" in found[no[0]]["hint"]
         assert f"sandboxd allow socket {no[1]}" in found[no[1]]["hint"]
         assert daemon.run("explain", "socket", no[1]).stdout.startswith("denied")
@@ -183,10 +183,10 @@ def test_unix_sockets_by_path(start_daemon: StartDaemon, identity: Identity) -> 
         assert daemon.run("allow", "socket", no[1]).returncode == 0
         done = daemon.run("run", "--", "/usr/bin/python3", "-c", CONNECT, no[1])
         assert done.stdout == "hello\n", done.stderr
-        # servers of the command's own: in its /tmp, and below a listed directory that it may write
-        for mine, said in (("/tmp/mine.sock", "own\n"), ("mine/server", "own\n"), ("elsewhere", "")):
+        # servers of the command's own, wherever they are
+        for mine in ("/tmp/mine.sock", "mine/server", "elsewhere"):
             done = daemon.run("run", "--", "/usr/bin/python3", "-c", OWN_SERVER, mine)
-            assert done.stdout == said, done.stderr
+            assert done.stdout == "own\n", done.stderr
         if interop is not None:
             assert daemon.run("run", "--", "/usr/bin/python3", "-c", CONNECT, interop).stdout == "Permission denied\n"
             (told,) = [violation["hint"] for violation in blocked(daemon) if violation["target"] == interop]

@@ -9,7 +9,7 @@ import pytest
 from sandboxd.errors import PolicyError
 from sandboxd.plan.host_queries import list_needs
 from sandboxd.plan.plan import MOST_WARNINGS, Layout, Supervision, UnixSockets, make_layout, supervise
-from sandboxd.policy.model import FilePolicy, NetworkPolicy, PathRule, Policy, SocketRule
+from sandboxd.policy.model import FilePolicy, NetworkPolicy, PathRule, Policy
 from sandboxd.settings.origins import Origin, Source
 from support.fake_host import FakeHost, place
 
@@ -233,35 +233,20 @@ def test_only_rules_of_the_user_lift_a_protection() -> None:
 
 
 SECRET = FilePolicy(deny_read=(PathRule("/secret", Origin(Source.USER, "k")),))
-LISTED = (SocketRule("/run/x", Origin(Source.USER, "k")),)
+ALL_SOCKETS = NetworkPolicy(allow_all_unix_sockets=True)
+LISTED = Supervision(unix_sockets=UnixSockets.LISTED)
 
 
 @pytest.mark.parametrize(
     ("policy", "changes", "expected"),
     [
-        (Policy(), {}, Supervision(writes=True)),
-        (Policy(report_violations="off"), {}, Supervision()),
-        (Policy(report_violations="all"), {}, Supervision(writes=True, unix_sockets=UnixSockets.LISTED)),
-        (
-            Policy(report_violations="all", files=SECRET),
-            {},
-            Supervision(writes=True, reads=True, unix_sockets=UnixSockets.LISTED),
-        ),
-        (Policy(files=SECRET), {}, Supervision(writes=True)),
-        (Policy(report_violations="off"), {"captured": True}, Supervision(connects=True)),
-        (
-            Policy(report_violations="off", network=NetworkPolicy(allow_unix_sockets=LISTED)),
-            {},
-            Supervision(unix_sockets=UnixSockets.LISTED),
-        ),
-        (
-            Policy(
-                report_violations="off",
-                network=NetworkPolicy(allow_unix_sockets=LISTED, allow_all_unix_sockets=True),
-            ),
-            {},
-            Supervision(unix_sockets=UnixSockets.ALL),
-        ),
+        (Policy(), {}, replace(LISTED, writes=True)),
+        (Policy(report_violations="off"), {}, LISTED),
+        (Policy(report_violations="all"), {}, replace(LISTED, writes=True)),
+        (Policy(report_violations="all", files=SECRET), {}, replace(LISTED, writes=True, reads=True)),
+        (Policy(files=SECRET), {}, replace(LISTED, writes=True)),
+        (Policy(report_violations="off"), {"captured": True}, replace(LISTED, connects=True)),
+        (Policy(report_violations="off", network=ALL_SOCKETS), {}, Supervision(unix_sockets=UnixSockets.ALL)),
     ],
 )
 def test_what_is_looked_at(policy: Policy, changes: dict[str, bool], expected: Supervision) -> None:

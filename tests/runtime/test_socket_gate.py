@@ -94,7 +94,9 @@ async def test_what_the_command_made_in_its_tmp_is_its_own() -> None:
     seen.bound = {file(1)}
     assert (await made.decide("/tmp/pipe.sock", file(1))).reason is Reason.SESSION_TMP
     assert (await made.decide("/tmp/pipe.sock", file(2))).reason is Reason.SOCKET_BROUGHT
-    assert (await made.decide("/proc/1/root/x", file(1))).reason is Reason.SOCKET_NOT_LISTED
+    assert (await made.decide("/home/u/work/x", file(1))).reason is Reason.SESSION_TMP
+    assert (await made.decide("/home/u/work/x", file(2))).reason is Reason.SOCKET_NOT_LISTED
+    assert (await made.decide("/run/docker.sock")).reason is Reason.SOCKET_CONTROL
 
 
 WORK = "/home/u/work"

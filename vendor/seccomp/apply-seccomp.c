@@ -51,7 +51,7 @@ __asm__(".globl _start\n_start: xor %ebp, %ebp\n mov %rsp, %rdi\n and $-16, %rsp
 #elif defined __aarch64__
 __asm__(".globl _start\n_start: mov x29, xzr\n mov x30, xzr\n mov x0, sp\n and sp, x0, #-16\n bl begin\n");
 #endif
-/* The compiler asks for these two by name; volatile, lest it make them of each other. */
+/* The compiler asks for these by name; volatile, lest it make them of each other. None overlaps in part. */
 void *memset(void *to, int byte, size_t n) {
     while (n--) {
         ((volatile char *)to)[n] = (char)byte;
@@ -64,6 +64,10 @@ void *memcpy(void *restrict to, const void *restrict from, size_t n) {
         ((volatile char *)to)[n] = ((const char *)from)[n];
     }
     return to;
+}
+
+void *memmove(void *to, const void *from, size_t n) {
+    return memcpy(to, from, n);
 }
 
 /* ---- What is said: to the person, to the daemon, and by the child to init -------------------------------------- */

@@ -143,25 +143,37 @@ struct process process_of(uint32_t thread);
 long read_memory(uint32_t thread, uint64_t from, void *to, unsigned long size);
 long open_in_proc(uint32_t thread, const char *name, int number, int flags);
 long open_directory(uint32_t thread, int fd);
+void report_making(const struct seccomp_notif *call, const char *path); /* where the mounts refuse it */
 long look(long directory, const char *path, uint64_t flags, uint64_t resolve);
 long name_of(long fd, char *to, unsigned long size);
 _Noreturn void probe(void);
 
 /* sockets.c: other calls on sockets. Whether it was one, which is answered there. */
 int on_socket(const struct seccomp_notif *call);
+int is_alone(uint32_t thread); /* no other thread or process can exchange its descriptors while it waits */
+void send_permitted(const struct seccomp_notif *call, int place);
+
+/* unix.c: the files of Unix sockets. */
+int is_own(int place); /* bound in this sandbox */
+int is_same(int place, int other);
+long find_socket(const struct seccomp_notif *call, const char *path);
+unsigned address_of(long place, void *to); /* returns its length, 32 at most */
+void note_time(int64_t *now);
+void keep_bound(uint32_t thread, int socket, const char *path, const int64_t *began);
 
 /* connects.c: connections that are asked about, and those that are made here. */
 long hand_over(int report, int notifier, uint32_t flags); /* 0, or minus an error number */
 long take_over(int report, int child, uint32_t notifier);
 void on_connect(const struct seccomp_notif *call);
-long open_process(const struct seccomp_notif *call); /* a pidfd of the caller */
+long open_process(const struct seccomp_notif *call); /* a pidfd of the caller, which is kept */
 long duplicate(const struct seccomp_notif *call);    /* the socket that is the first argument, or an error */
 /* Forks, to do what may take long: 0 in the child, which answers or ends with an error number. The socket is the
  * parent's to close only where there is an error. */
-long in_a_child(const struct seccomp_notif *call, int socket);
-int option(int socket, int name); /* of SOL_SOCKET; -1: it has none */
-int is_foreign(int socket);       /* made in another network than this one */
-extern const char from_outside[];
+long in_a_child(const struct seccomp_notif *call, int socket, const char *bound_to);
+int option(int socket, int name);                                     /* of SOL_SOCKET; -1: it has none */
+int is_foreign(int socket);                                           /* made in another network than this one */
+long refuse_foreign(const struct seccomp_notif *call);                /* reports that; -EACCES */
+int ask_before_sending(const struct seccomp_notif *call, int target); /* 0: too many wait. The target is closed there */
 void on_answer(uint32_t question, uint32_t error);
 void ask_again(void);
 void end_questions(void);

@@ -4,7 +4,9 @@
  *     caller. That is a courtesy, so that a program hears at once what becomes of it: its network has no way out.
  * Unix sockets listed: the answer is what is enforced, and a caller could change its address, or what is behind its
  *     descriptor, meanwhile. So no connect goes on in the caller: the address is copied, the socket duplicated, a
- *     path resolved to its inode, and just these are asked about and connected, by a child since it may take long.
+ *     path resolved to its inode, and just these are asked about and connected; by a child where it takes long. Not
+ *     asked about are sockets that were bound here (unix.c), and names without a file, which belong to a network. An
+ *     Internet socket of a caller that is alone (sockets.c) cannot become another one, and goes on there.
  * Sockets of another network: a command that gets one over a listed socket (SCM_RIGHTS) could leave by it. The
  *     network of a socket is told by its cookie (SO_NETNS_COOKIE, Linux 5.14). For other calls see sockets.c.
  * PROMISES
@@ -16,6 +18,7 @@
 #include <linux/seccomp.h>
 #include <linux/stat.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -24,18 +27,19 @@
 #include <sys/wait.h>
 #include "bridge.h"
 
-enum { MOST_WAITING = 256, SOON_MS = 100, MPTCP = 262 };
+enum { MOST_WAITING = 256, SOON_MS = 100, MPTCP = 262, LATER = 1 };
 
-enum { A_CONNECT = 1, ANOTHER_CALL = 2 };
+enum { A_CONNECT = 1, A_SEND, A_BIND, ANOTHER_CALL };
 
 enum { ASK = 1, PERFORM = 2 }; /* what is to be done; negative: the error for the caller */
 
 static struct waiting {
-    uint64_t id;
+    struct seccomp_notif asked;
     uint32_t question; /* 0: it has been answered, or was none */
-    uint32_t thread, family, port, length;
-    int used, socket, target, child, is_quick; /* socket: closed here */
-    uint8_t shown[16];                         /* the Internet address that is asked about */
+    uint32_t family, port, length;
+    int used, socket, target, child; /* socket: closed here */
+    uint8_t shown[16];               /* the Internet address that is asked about */
+    int64_t began[2];
 
     union {
         uint8_t bytes[128 + 2];
@@ -122,32 +126,49 @@ static void forget(struct waiting *one) {
 }
 
 static void finish(struct waiting *one, long error) {
-    int gone = !still_waits(one->id);
-    respond(one->id, error);
+    int gone = !still_waits(one->asked.id);
+    respond(one->asked.id, error);
     if (gone && !error && one->used == A_CONNECT) {
         connected_in_vain = cookie_of(one->socket);
     }
     forget(one);
 }
 
+/* Connects without waiting. The flag belongs to all who share the socket; none of them can use it before this. */
+static long connect_at_once(int socket, const void *to, unsigned length) {
+    long flags = call(fcntl, socket, F_GETFL), error;
+    if (flags & O_NONBLOCK) {
+        return call(connect, socket, to, length);
+    }
+    call(fcntl, socket, F_SETFL, flags | O_NONBLOCK);
+    error = call(connect, socket, to, length);
+    call(fcntl, socket, F_SETFL, flags);
+    struct pollfd done = {socket, POLLOUT};
+    if (error == -EINPROGRESS && call(ppoll, &done, 1, (&(struct timespec){0, 0}), NULL) > 0) {
+        error = call(connect, socket, to, length); /* how that ended */
+    }
+    return error == -EINPROGRESS || error == -EALREADY || error == -EAGAIN ? LATER : error;
+}
+
 static void perform(struct waiting *one) {
-    struct sockaddr_un inode = {.sun_family = AF_UNIX, .sun_path = "/proc/self/fd/"};
+    uint8_t inode[32];
     const void *to = &one->to;
     unsigned length = one->length;
     if (one->target >= 0) {
-        const char *number = decimal((unsigned)one->target);
-        memcpy(inode.sun_path + 14, number, length_of(number));
-        to = &inode;
-        length = sizeof inode;
+        length = address_of(one->target, inode);
+        to = inode;
     }
     one->question = 0;
-    if (is_connected(one->socket) && connected_in_vain && cookie_of(one->socket) == connected_in_vain) {
+    if (connected_in_vain && is_connected(one->socket) && cookie_of(one->socket) == connected_in_vain) {
         connected_in_vain = 0;
         finish(one, 0);
         return;
     }
-    long child = one->is_quick ? call(connect, one->socket, to, length) : call(clone, SIGCHLD);
-    if (one->is_quick || child < 0) {
+    long child = connect_at_once(one->socket, to, length), begun = child == LATER;
+    if (begun) {
+        child = call(clone, SIGCHLD);
+    }
+    if (!begun || child < 0) {
         finish(one, child);
         return;
     }
@@ -161,11 +182,16 @@ static void perform(struct waiting *one) {
 }
 
 static void go_on(struct waiting *one) {
+    if (one->used == A_SEND) {
+        send_permitted(&one->asked, one->target);
+        forget(one);
+        return;
+    }
     if (one->socket >= 0) {
         perform(one);
         return;
     }
-    let_go_on(one->id);
+    let_go_on(one->asked.id);
     forget(one);
 }
 
@@ -209,7 +235,7 @@ static int ask(struct waiting *one) {
     if (length > MAX_PAYLOAD - 33) {
         return 0;
     }
-    struct process process = process_of(one->thread);
+    struct process process = process_of(one->asked.pid);
     frame.pid = process.pid;
     memcpy(frame.name, process.name, sizeof process.name);
     return tell(CONNECTING, &frame, 32 + (unsigned)length);
@@ -245,44 +271,45 @@ static int is_elsewhere(struct waiting *one) {
     return !loopback;
 }
 
-static long prepare_unix(const struct seccomp_notif *asked, struct waiting *one, int type) {
+long refuse_foreign(const struct seccomp_notif *asked) {
+    report(asked, UNIX_SOCKET, EACCES, "/(a socket of another network)");
+    return -EACCES;
+}
+
+static long prepare_unix(const struct seccomp_notif *asked, struct waiting *one) {
     char *path = (char *)one->to.bytes + 2;
+    if (one->to.family == AF_UNSPEC) {
+        return PERFORM;
+    }
     if (one->to.family != AF_UNIX || one->length <= 2 || one->length > sizeof(struct sockaddr_un)) {
         return -EINVAL;
     }
+    if (!*path) {
+        return is_foreign(one->socket) ? refuse_foreign(asked) : PERFORM;
+    }
     path[one->length - 2] = 0;
-    if (!*path) { /* an abstract name, which may not be text */
-        *path = '@';
-        report(asked, UNIX_SOCKET, EACCES, path);
-        return -EACCES;
-    }
-    if (type != SOCK_STREAM && type != SOCK_SEQPACKET) {
-        report(asked, UNIX_SOCKET, EACCES, path);
-        return -EACCES;
-    }
-    long directory = *path == '/' ? AT_FDCWD : open_directory(one->thread, AT_FDCWD);
-    if (directory < 0 && directory != AT_FDCWD) {
-        return -EACCES;
-    }
-    long target = look(directory, path, 0, 0);
-    drop(directory);
-    if (target == -ELOOP) {
-        report(asked, UNIX_SOCKET, EACCES, path); /* a link of /proc, perhaps to a descriptor of init */
-    }
-    if (target < 0) {
-        return target == -ELOOP ? -EACCES : target;
-    }
-    one->target = (int)target;
+    one->target = (int)find_socket(asked, path);
     one->family = AF_UNIX;
     one->port = 0;
-    return (look_at(target)->stx_mode & S_IFMT) == S_IFSOCK ? ASK : -ECONNREFUSED;
+    return one->target < 0 ? one->target : is_own(one->target) ? PERFORM : ASK;
 }
 
-const char from_outside[] = "/(a socket of another network)";
-
+/* The last one is kept. A number belongs to its process until that is gone, and then this one is good for nothing; that
+ * of another thread than the first may be given to another process before. */
 long open_process(const struct seccomp_notif *asked) {
-    long process = call(pidfd_open, asked->pid, 0);
-    return process < 0 ? call(pidfd_open, process_of(asked->pid).pid, 0) : process; /* not the first of its threads */
+    static uint32_t first;
+    static int kept = -1;
+    if (first == asked->pid && !call(pidfd_send_signal, kept, 0, NULL, 0)) {
+        return kept;
+    }
+    drop(kept);
+    first = asked->pid;
+    kept = (int)call(pidfd_open, first, 0);
+    if (kept < 0) {
+        kept = (int)call(pidfd_open, process_of(first).pid, 0);
+        first = 0;
+    }
+    return kept;
 }
 
 long duplicate(const struct seccomp_notif *asked) {
@@ -291,7 +318,6 @@ long duplicate(const struct seccomp_notif *asked) {
         return -EACCES;
     }
     socket = call(pidfd_getfd, process, (int)asked->data.args[0], 0);
-    drop(process);
     if (socket == -EPERM) {
         return -EACCES;
     }
@@ -310,7 +336,7 @@ static long prepare(const struct seccomp_notif *asked, struct waiting *one) {
     if (one->length > 128) {
         return -EINVAL;
     }
-    long got = read_memory(one->thread, asked->data.args[1], &one->to, one->length);
+    long got = read_memory(one->asked.pid, asked->data.args[1], &one->to, one->length);
     if (got == -EPERM && enforced) {
         report(asked, UNIX_SOCKET, EACCES, "/(an address that cannot be read)");
     }
@@ -325,13 +351,11 @@ static long prepare(const struct seccomp_notif *asked, struct waiting *one) {
         return one->socket;
     }
     int domain = option(one->socket, SO_DOMAIN), type = option(one->socket, SO_TYPE);
-    if (enforced && domain != AF_UNIX && is_foreign(one->socket)) { /* Unix sockets belong to their paths instead */
-        report(asked, UNIX_SOCKET, EACCES, from_outside);
-        return -EACCES;
+    if (domain == AF_UNIX) { /* belongs to the paths that it names */
+        return enforced ? prepare_unix(asked, one) : PERFORM;
     }
-    one->is_quick = type != SOCK_STREAM && type != SOCK_SEQPACKET;
-    if (domain == AF_UNIX) {
-        return enforced ? prepare_unix(asked, one, type) : PERFORM;
+    if (enforced && is_foreign(one->socket)) {
+        return refuse_foreign(asked);
     }
     int protocol = option(one->socket, SO_PROTOCOL);
     return elsewhere && type == SOCK_STREAM && (protocol == IPPROTO_TCP || protocol == MPTCP)
@@ -348,21 +372,31 @@ static struct waiting *find_room(void) {
     return one < waiting + MOST_WAITING ? one : NULL;
 }
 
-long in_a_child(const struct seccomp_notif *asked, int socket) {
+long in_a_child(const struct seccomp_notif *asked, int socket, const char *path) {
     drop_interrupted(); /* this caller may come again */
     struct waiting *one = find_room();
+    int64_t began[2];
+    note_time(began);
     long child = one ? call(clone, SIGCHLD) : -EAGAIN;
     if (child <= 0) {
         return child;
     }
-    *one = (struct waiting){.id = asked->id,
-                            .thread = asked->pid,
-                            .used = ANOTHER_CALL,
-                            .socket = socket,
-                            .target = -1,
-                            .child = (int)child};
+    *one = (struct waiting){.asked = *asked, .used = ANOTHER_CALL, .socket = socket, .target = -1, .child = (int)child};
     set_timer(SOON_MS);
+    if (path) {
+        one->used = A_BIND;
+        memcpy(one->to.bytes, path, length_of(path) + 1);
+        memcpy(one->began, began, sizeof began);
+    }
     return child;
+}
+
+static void begin_question(struct waiting *one) {
+    one->question = ++last_question ? last_question : ++last_question;
+    set_timer(SOON_MS);
+    if (!ask(one)) {
+        without_answer(one);
+    }
 }
 
 void on_connect(const struct seccomp_notif *asked) {
@@ -375,14 +409,11 @@ void on_connect(const struct seccomp_notif *asked) {
         }
         return;
     }
-    *one = (struct waiting){.id = asked->id,
-                            .thread = asked->pid,
-                            .length = (uint32_t)asked->data.args[2],
-                            .used = A_CONNECT,
-                            .socket = -1,
-                            .target = -1};
+    *one = (struct waiting){
+        .asked = *asked, .length = (uint32_t)asked->data.args[2], .used = A_CONNECT, .socket = -1, .target = -1};
     long next = prepare(asked, one);
-    if (!(watched & UNIX)) { /* it goes on in the caller */
+    int is_safe = one->socket >= 0 && next > 0 && is_alone(asked->pid) && option(one->socket, SO_DOMAIN) != AF_UNIX;
+    if (!(watched & UNIX) || is_safe) { /* it goes on in the caller */
         drop(one->socket);
         one->socket = -1;
         if (next != ASK) {
@@ -394,12 +425,17 @@ void on_connect(const struct seccomp_notif *asked) {
     } else if (next == PERFORM) {
         go_on(one);
     } else {
-        one->question = ++last_question ? last_question : ++last_question;
-        set_timer(SOON_MS);
-        if (!ask(one)) {
-            without_answer(one);
-        }
+        begin_question(one);
     }
+}
+
+int ask_before_sending(const struct seccomp_notif *asked, int target) {
+    struct waiting *one = find_room();
+    if (one) {
+        *one = (struct waiting){.asked = *asked, .family = AF_UNIX, .used = A_SEND, .socket = -1, .target = target};
+        begin_question(one);
+    }
+    return !!one;
 }
 
 void on_answer(uint32_t question, uint32_t error) {
@@ -435,6 +471,9 @@ void end_questions(void) {
 void connect_ended(int child, int status) {
     for (struct waiting *one = waiting; one < waiting + MOST_WAITING; one++) {
         if (one->used && one->child == child && !WIFSTOPPED(status)) {
+            if (one->used == A_BIND && !status) {
+                keep_bound(one->asked.pid, one->socket, (char *)one->to.bytes, one->began);
+            }
             finish(one, WIFEXITED(status) ? -WEXITSTATUS(status) : -EINTR);
         }
     }
@@ -446,11 +485,11 @@ int drop_interrupted(void) {
         if (!one->used) {
             continue;
         }
-        if (still_waits(one->id) && !(guard && process_of(one->thread).signals)) {
+        if (still_waits(one->asked.id) && !(guard && process_of(one->asked.pid).signals)) {
             left++;
             continue;
         }
-        respond(one->id, -EINTR); /* a signal that is caught waits for this call, where a guard is (KILLABLE) */
+        respond(one->asked.id, -EINTR); /* a signal that is caught waits for this call, where a guard is (KILLABLE) */
         if (one->child) {
             call(kill, one->child, SIGKILL);
             call(wait4, one->child, NULL, 0, NULL);

@@ -509,6 +509,17 @@ static long judge(long directory, char *whole, enum need need, uint64_t flags, s
     return error;
 }
 
+void report_making(const struct seccomp_notif *asked, const char *name) {
+    struct place at = {0};
+    long directory = *name == '/' ? AT_FDCWD : open_directory(asked->pid, AT_FDCWD);
+    put(path[0], name);
+    long error = directory == AT_FDCWD || directory >= 0 ? judge(directory, path[0], MAKES, 0, &at) : 0;
+    if (error > 0 && !(watched & QUIET)) {
+        report(asked, WRITE, error, found);
+    }
+    drop(directory);
+}
+
 static uint64_t mount_above(long directory, char *whole) {
     long fd = look_above(directory, whole, last_part(whole), 0);
     struct place above = fd < 0 ? (struct place){0} : place_of(fd, 1);

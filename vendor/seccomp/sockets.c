@@ -1,17 +1,19 @@
-/* Other calls on sockets than connect(2), where Unix sockets are listed: sendto(2) with an address, sendmsg(2),
+/* Calls on sockets but connect(2), where Unix sockets are decided on: sendto(2) with an address, sendmsg(2),
  * sendmmsg(2), bind(2), listen(2); with SERVERS listen(2) always, which is done here so that the daemon is told of a
  * server that is there.
  * THEORY OF OPERATION. A server outside can hand in a socket of its own network (SCM_RIGHTS), by which the command
  * could leave. A call that goes on is about what its descriptor and its memory are by then, and another thread can have
  * exchanged both since they were looked at. So:
  * a caller that is alone goes on. It has one thread, and the filter lets no other process share its descriptors: while
- *     it waits, nothing can be put into their places. Its memory can be shared, so it does not go on where that counts:
- *     sockets of another network, Unix sockets for datagrams.
+ *     it waits, nothing can be put into their places. (One that does share them is told by its clone(2), after which
+ *     none is alone.) Its memory can be shared, so it does not go on where that counts: sockets of another network,
+ *     Unix sockets for datagrams, and those that are bound.
  * for all others the socket is duplicated, what is in memory is copied once, and that is done here: with descriptors
  *     that are sent along, in a child where it has to wait, and in a confined child where the call makes a file.
  * PROMISES
- *  1. By a socket of another network, and by a Unix socket for datagrams, nothing is sent to an address. What was
- *     connected outside is used as it is. The former is neither bound nor made to listen.
+ *  1. By a socket of another network nothing is sent to an address; what was connected outside is used as it is. It is
+ *     neither bound nor made to listen. A datagram goes to a Unix socket that was bound here, and to one that the
+ *     daemon has said yes to, whatever is at its path.
  *  2. A child sends only when there is room and its caller still waits, and answers at once: an interrupted caller,
  *     which comes again, has sent nothing.
  *  3. One call costs init a bounded amount of time: 64 messages, 256 KiB of each; of a longer stream a part is sent. */
@@ -22,9 +24,17 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include "bridge.h"
 
-enum { MOST_MESSAGES = 64, MOST_DATA = 1 << 18, MOST_PARTS = 1024, MOST_RIGHTS = 253 /* SCM_MAX_FD */, LATER = 1 };
+enum {
+    MOST_MESSAGES = 64,
+    MOST_DATA = 1 << 18,
+    MOST_PARTS = 1024,
+    MOST_RIGHTS = 253 /* SCM_MAX_FD */,
+    LATER = 1,
+    ASKED = 1
+};
 
 /* As the kernel has them; `sent` belongs to sendmmsg(2). */
 struct message {
@@ -39,17 +49,22 @@ struct rights {
     int level, type, descriptor[];
 };
 
-static uint8_t data[MOST_DATA], name[128], control[1 << 13] __attribute__((aligned(8)));
+static uint8_t data[MOST_DATA], name[128 + 1], control[1 << 13] __attribute__((aligned(8)));
 static struct iovec part[MOST_PARTS];
-static int taken[MOST_RIGHTS];
+static int taken[MOST_RIGHTS + 1], permitted = -1;
 static unsigned takes;
 
 static struct {
-    int socket, is_stream, no_names, waits;
+    int socket, is_stream, is_datagram, no_names, waits, asks;
     uint32_t flags;
 } by;
 
-static int is_alone(uint32_t thread) {
+static int shares; /* some descriptors are shared by processes, as a leak checker's */
+
+int is_alone(uint32_t thread) {
+    if (shares) {
+        return 0;
+    }
     long fd = open_in_proc(thread, "/task", -1, O_PATH);
     unsigned links = look_at(fd)->stx_nlink; /* two, and one for each thread */
     drop(fd);
@@ -66,7 +81,7 @@ static long take_rights(const struct seccomp_notif *asked, uint64_t length) {
         }
         int carries = one->level == SOL_SOCKET && one->type == SCM_RIGHTS;
         for (uint64_t n = 0; carries && got >= 0 && n < (one->length - sizeof *one) / sizeof(int); n++) {
-            if (takes == MOST_RIGHTS) {
+            if (takes > MOST_RIGHTS) {
                 got = -EINVAL;
             } else if ((got = call(pidfd_getfd, process, one->descriptor[n], 0)) >= 0) {
                 taken[takes++] = one->descriptor[n] = (int)got;
@@ -74,8 +89,25 @@ static long take_rights(const struct seccomp_notif *asked, uint64_t length) {
         }
         at += (one->length + 7) & ~7ull;
     }
-    drop(process);
     return got < 0 ? got : 0;
+}
+
+/* Puts the very socket in place of a path. ASKED: it is asked about, and the caller waits. */
+static long name_place(const struct seccomp_notif *asked, uint32_t *length) {
+    if (*(uint16_t *)name != AF_UNIX || *length <= 2 || *length > sizeof(struct sockaddr_un) || !name[2]) {
+        return 0; /* not valid, or a name of this network */
+    }
+    name[*length] = 0;
+    long place = find_socket(asked, (char *)name + 2);
+    if (place < 0) {
+        return place;
+    }
+    if (!is_own((int)place) && !(permitted >= 0 && is_same(permitted, (int)place))) {
+        return ask_before_sending(asked, (int)place) ? ASKED : -EAGAIN;
+    }
+    taken[takes++] = (int)place;
+    *length = address_of(place, name);
+    return 0;
 }
 
 /* The message, all of it, with its `parts` in `part` already. */
@@ -102,14 +134,18 @@ static long copy(const struct seccomp_notif *asked, struct message *one) {
     if ((int)one->name_length < 0) {
         return -EINVAL;
     }
-    if (one->name_length > sizeof name) {
-        one->name_length = sizeof name;
+    if (one->name_length > sizeof name - 1) {
+        one->name_length = sizeof name - 1;
     }
     if (one->name_length && by.no_names) {
         return -EACCES;
     }
     if (read_memory(asked->pid, one->name, name, one->name_length) != one->name_length) {
         return -EFAULT;
+    }
+    long named = one->name_length && by.is_datagram ? name_place(asked, &one->name_length) : 0;
+    if (named) {
+        return named;
     }
     one->name = one->name_length ? (uint64_t)name : 0;
     if (!one->control_length) {
@@ -168,6 +204,10 @@ static _Noreturn void wait_and_send(const struct seccomp_notif *asked, const str
 static long send_one(const struct seccomp_notif *asked, struct message *one, uint64_t many_at, int may_wait) {
     takes = 0;
     long done = copy(asked, one);
+    if (done == ASKED) {
+        by.waits = by.asks = 1;
+        return LATER;
+    }
     if (!done && !still_waits(asked->id)) {
         done = -EINTR;
     }
@@ -175,7 +215,7 @@ static long send_one(const struct seccomp_notif *asked, struct message *one, uin
         done = send_now(one);
     }
     if (done == -EAGAIN && may_wait && !(by.flags & MSG_DONTWAIT) && !(call(fcntl, by.socket, F_GETFL) & O_NONBLOCK)) {
-        done = in_a_child(asked, by.socket);
+        done = in_a_child(asked, by.socket, NULL);
         if (!done) {
             wait_and_send(asked, one, many_at);
         }
@@ -208,7 +248,6 @@ static long send_all(const struct seccomp_notif *asked) {
     int number = asked->data.nr;
     struct message one = {.name = argument[4], .name_length = (uint32_t)argument[5], .count = 1};
     by.flags = (uint32_t)argument[number == SYS_sendmsg ? 2 : 3];
-    by.waits = 0;
     if (number == SYS_sendto) {
         *part = (struct iovec){(void *)argument[1], argument[2]};
     }
@@ -237,7 +276,7 @@ static long send_all(const struct seccomp_notif *asked) {
 /* A name in the file system is made as the caller's: in its directory, with its mask, and as confined as it is. */
 static long bind_here(const struct seccomp_notif *asked) {
     uint32_t length = (uint32_t)asked->data.args[2];
-    if (length > sizeof name) {
+    if (length > sizeof name - 1) {
         return -EINVAL;
     }
     if (read_memory(asked->pid, asked->data.args[1], name, length) != length) {
@@ -249,7 +288,9 @@ static long bind_here(const struct seccomp_notif *asked) {
     if (*(uint16_t *)name != AF_UNIX || length <= 2 || !name[2]) {
         return call(bind, by.socket, name, length);
     }
-    long child = in_a_child(asked, by.socket), directory, error;
+    name[length] = 0;
+    report_making(asked, (char *)name + 2);
+    long child = in_a_child(asked, by.socket, (char *)name + 2), directory, error;
     if (child > 0) {
         by.waits = 1;
     }
@@ -275,11 +316,14 @@ int on_socket(const struct seccomp_notif *asked) {
         on_connect(asked);
         return 1;
     }
+    if (number == SYS_clone) {
+        shares = 1;
+    }
     if (!sends && number != SYS_bind && number != SYS_listen) {
         return 0;
     }
     by.socket = (int)duplicate(asked);
-    by.waits = 0;
+    by.waits = by.asks = 0;
     if (by.socket < 0 && !(watched & UNIX)) {
         let_go_on(asked->id);
         return 1;
@@ -292,17 +336,18 @@ int on_socket(const struct seccomp_notif *asked) {
         return 1;
     }
     int is_unix = option(by.socket, SO_DOMAIN) == AF_UNIX, type = option(by.socket, SO_TYPE);
-    int foreign = is_foreign(by.socket) && !(is_unix && sends);
-    int serves = number == SYS_listen && !is_unix && watched & SERVERS;
+    int foreign = is_foreign(by.socket), serves = number == SYS_listen && !is_unix && watched & SERVERS;
     by.is_stream = type == SOCK_STREAM;
-    by.no_names = foreign || (is_unix && type == SOCK_DGRAM);
+    by.is_datagram = is_unix && type == SOCK_DGRAM;
+    by.no_names = foreign && !(is_unix && sends && !by.is_datagram);
+    int looked_at = foreign || by.is_datagram || serves || (is_unix && number == SYS_bind);
     long done = 0;
-    if (!by.no_names && !serves && (is_alone(asked->pid) || !(watched & UNIX))) {
+    if (!(watched & UNIX) ? !serves : !looked_at && is_alone(asked->pid)) {
         let_go_on(asked->id);
     } else {
         if (sends) {
             done = send_all(asked);
-        } else if (foreign) {
+        } else if (by.no_names) {
             done = -EACCES;
         } else {
             done = number == SYS_bind ? bind_here(asked) : call(listen, by.socket, (int)asked->data.args[1]);
@@ -311,14 +356,21 @@ int on_socket(const struct seccomp_notif *asked) {
             note_server();
         }
         if (done == -EACCES && by.no_names) {
-            report(asked, UNIX_SOCKET, EACCES, from_outside);
+            refuse_foreign(asked);
         }
         if (!by.waits) {
             respond(asked->id, done);
         }
     }
-    if (!by.waits) {
+    if (!by.waits || by.asks) {
         drop(by.socket);
     }
     return 1;
+}
+
+/* The same call once more, which may send to this place. */
+void send_permitted(const struct seccomp_notif *asked, int place) {
+    permitted = place;
+    on_socket(asked);
+    permitted = -1;
 }

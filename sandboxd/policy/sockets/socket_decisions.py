@@ -12,8 +12,9 @@
 A listed path counts where it leads, but not through a symbolic link which the command itself could have made: that
 would turn a harmless entry into any socket of this machine.
 
-Rows 2 and 3 are about places. Where the command can write, it can put any socket of the same file system, by a link or
-a rename. There they open only sockets that existed when the command started, or were bound in the sandbox."""
+A socket that was bound in the session is reached wherever it is, but for row 1. Rows 2 and 3 are about places. Where
+the command can write, it can put any socket of the same file system, by a link or a rename. There they open only
+sockets that existed when the command started."""
 
 from __future__ import annotations
 

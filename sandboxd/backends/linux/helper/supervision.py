@@ -46,6 +46,6 @@ def without_notification(supervision: Supervision, why: str) -> tuple[Supervisio
     if supervision.connects:
         missing.append(f"refused connections fail late, and servers are not shared in the session: {why}")
     if supervision.unix_sockets is UnixSockets.LISTED:
-        missing.append(f"the Unix sockets in allowUnixSockets stay closed: {why}")
+        missing.append(f"no Unix socket can be made, and those in allowUnixSockets stay closed: {why}")
         supervision = replace(supervision, unix_sockets=UnixSockets.NONE)
     return replace(supervision, writes=False, reads=False, connects=False, removals=False), tuple(missing)

@@ -63,7 +63,7 @@ def rows_for(machine: str, supervision: Supervision = _STRICT) -> dict[int, tupl
 
 _UNIX: dict[UnixSockets, tuple[SyscallRule, ...]] = {
     UnixSockets.NONE: UNIX_SOCKETS_REFUSED,
-    UnixSockets.LISTED: (*UNIX_SOCKETS_LISTED, *UNIX_SOCKETS_REFUSED),
+    UnixSockets.LISTED: UNIX_SOCKETS_LISTED,
     UnixSockets.ALL: UNIX_SOCKETS_ALLOWED,
 }
 

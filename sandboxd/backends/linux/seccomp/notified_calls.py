@@ -10,6 +10,7 @@ from sandboxd.backends.linux.seccomp.syscall_table import (
     EOPNOTSUPP,
     EPERM,
     MACHINES,
+    NEW_NAMESPACE,
     SYSCALLS,
     Action,
     Argument,
@@ -26,19 +27,19 @@ def _row(calls: str, action: Action, why: str, *where: Argument) -> SyscallRule:
     return SyscallRule(tuple(calls.split()), action, why, where)
 
 
-_AF_UNIX, _STREAM, _SEQPACKET, _TYPE = 1, 1, 5, 0xF
+_AF_UNIX = 1
 _CLONE_FILES, _CLONE_THREAD, _PR_SET_DUMPABLE, _SCTP = 0x400, 0x10000, 4, 132
 _FASTOPEN = 0x20000000  # MSG_FASTOPEN
 _REMOVEDIR = 0x200  # AT_REMOVEDIR
 _INTENDS_TO_WRITE = 0x400243  # O_WRONLY | O_RDWR | O_CREAT | O_TRUNC | __O_TMPFILE: the same on both machines
 
 UNIX_SOCKETS_LISTED = (
-    _row("socket", ALLOW,
-        "a stream goes where its connect goes, and that is asked about; a datagram socket could send to any address",
-        Argument(0, (_AF_UNIX,)), Argument(1, (_STREAM, _SEQPACKET), _TYPE)),
-    _row("clone", EPERM,
-        "who shares descriptors with no thread could exchange one while the helper looks; it knows threads only",
-        Argument(0, (_CLONE_FILES,), _CLONE_FILES | _CLONE_THREAD)),
+    _row("socket socketpair", ALLOW,
+        "where it connects or sends to is looked at: what was bound in the session, and what the policy opens",
+        Argument(0, (_AF_UNIX,))),
+    _row("clone", NOTIFY,
+        "from then on no process counts as one that shares its descriptors with its threads only (leak checkers do)",
+        Argument(0, (_CLONE_FILES,), _CLONE_FILES | _CLONE_THREAD | NEW_NAMESPACE)),
     _row("prctl", SILENTLY, "the helper looks at each socket, and refuses who cannot be looked at (ssh-agent)",
         Argument(0, (_PR_SET_DUMPABLE,)), Argument(1, (0,))),
     _row("setsockopt getsockopt", EOPNOTSUPP, "SCTP, which can only be handed in, binds and connects by them",
@@ -94,9 +95,9 @@ SOCKETS_HANDED_IN = (
     _row("sendmmsg", EOPNOTSUPP, "as sendto", Argument(3, (_FASTOPEN,), _FASTOPEN)),
     _row("sendto", ALLOW, "without an address", Argument(5, (0,))),
     _row("sendto sendmsg sendmmsg bind listen", NOTIFY,
-        "a server outside may have handed in a socket of another network"),
+        "a datagram has an address; and a server outside may have handed in a socket of another network"),
 )  # fmt: skip
-"""For listed Unix sockets; without them, no descriptor arrives."""
+"""For Unix sockets that are decided on one by one."""
 
 
 def call_name(number: int, machine: str) -> str:

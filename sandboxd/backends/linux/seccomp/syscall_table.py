@@ -120,7 +120,7 @@ _TYPE = 0xF  # the rest are SOCK_CLOEXEC and SOCK_NONBLOCK
 _NETLINK_ROUTE = 0
 _PROTOCOLS = (0, 1, 6, 17, 58, 262)  # the default, ICMP (ping without privilege), TCP, UDP, ICMPv6, MPTCP
 _TIOCSTI, _TIOCLINUX, _TIOCSETD = 0x5412, 0x541C, 0x5423
-_NEW_NAMESPACE = 0x7E020000  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}; clone has no bit for NEWTIME
+NEW_NAMESPACE = 0x7E020000  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}; clone has no bit for NEWTIME
 _SHARED_PARTS = 0x00050F00  # CLONE_{VM,FS,FILES,SIGHAND,THREAD,SYSVSEM}: what unshare may undo between threads
 _F_SETLEASE = 1024
 _INIT, _PRIO_PROCESS, _IOPRIO_PROCESS = 1, 0, 1
@@ -174,7 +174,7 @@ ROWS = (
          "makes sockets and opens files without a system call that a filter could see; libraries fall back to epoll"),
 
     # Namespaces and mounts: how the view of files that was built for the command could be taken apart.
-    _row("clone", ALLOW, "processes and threads", Argument(0, (0,), _NEW_NAMESPACE)),
+    _row("clone", ALLOW, "processes and threads", Argument(0, (0,), NEW_NAMESPACE)),
     _row("clone", EPERM, "a user namespace gives all capabilities inside it, and most kernel faults need just that"),
     _row("clone3", ENOSYS, "its flags are in memory, where a filter cannot read them; libraries fall back to clone"),
     _row("unshare", ALLOW, "undoing what threads share", Argument(0, (0,), ~_SHARED_PARTS & _ALL)),

@@ -100,18 +100,20 @@ def _cases() -> list[Case]:
         # Unix sockets, and what else makes sockets.
         Case("socket", (UNIX, STREAM, 0), "EPERM", "allow", everything="allow"),
         Case("socket", (UNIX, STREAM | CLOEXEC | NONBLOCK, 0), "EPERM", "allow", everything="allow"),
-        Case("socket", (UNIX, DGRAM, 0), "EPERM", "allow"),
-        Case("socket", (UNIX, DGRAM | CLOEXEC | NONBLOCK, 0), "EPERM", "allow"),
-        Case("socket", (UNIX, RAW, 0), "EPERM", "allow"),
+        Case("socket", (UNIX, DGRAM, 0), "EPERM", "allow", everything="allow"),
+        Case("socket", (UNIX, DGRAM | CLOEXEC | NONBLOCK, 0), "EPERM", "allow", everything="allow"),
+        Case("socket", (UNIX, RAW, 0), "EPERM", "allow", everything="allow"),
         Case("socket", (UNIX, SEQPACKET, 0), "EPERM", "allow", everything="allow"),
         Case("socket", (UNIX | GARBAGE, STREAM | GARBAGE, 0), "EPERM", "allow", everything="allow"),
         Case("socketpair", (UNIX, STREAM, 0), "allow"),
         Case("socketpair", (UNIX, STREAM | CLOEXEC | NONBLOCK, 0), "allow"),
         Case("socketpair", (UNIX, SEQPACKET | CLOEXEC, 0), "allow"),
-        Case("socketpair", (UNIX, DGRAM, 0), "EPERM", "allow"),
-        Case("socketpair", (UNIX, DGRAM | CLOEXEC, 0), "EPERM", "allow"),
-        Case("socketpair", (UNIX, RAW, 0), "EPERM", "allow"),  # the kernel takes it for a datagram pair
-        Case("socketpair", (UNIX | GARBAGE, DGRAM | GARBAGE, 0), "EPERM", "allow"),
+        Case("socketpair", (UNIX, DGRAM, 0), "EPERM", "allow", everything="allow"),
+        Case("socketpair", (UNIX, DGRAM | CLOEXEC, 0), "EPERM", "allow", everything="allow"),
+        Case(
+            "socketpair", (UNIX, RAW, 0), "EPERM", "allow", everything="allow"
+        ),  # the kernel takes it for a datagram pair
+        Case("socketpair", (UNIX | GARBAGE, DGRAM | GARBAGE, 0), "EPERM", "allow", everything="allow"),
         Case("socketpair", (socket.AF_TIPC, STREAM, 0), "EAFNOSUPPORT"),
         Case("socketpair", (INET, STREAM, 0), "EAFNOSUPPORT"),
         Case("socket", (NETLINK, RAW | CLOEXEC, 0), "allow"),
@@ -222,7 +224,8 @@ def _cases() -> list[Case]:
     ]  # fmt: skip
     cases += [
         # Where the helper looks at sockets: descriptors shared without a thread, and callers that hide.
-        *(Case("clone", (flags,), "allow", everything="EPERM") for flags in (0x411, 0x511, 0x4711, 0x400 | GARBAGE)),
+        *(Case("clone", (flags,), "allow", everything="notify") for flags in (0x411, 0x511, 0x4711, 0x400 | GARBAGE)),
+        Case("clone", (0x400 | NEWUSER,), "EPERM"),
         *(Case("prctl", (4, value), "allow", everything="success", guarded="success") for value in (0, GARBAGE)),
         *(Case("prctl", arguments, "allow") for arguments in ((4, 1), (3, 0), (15, 0), (38, 1))),
         *(Case(call, (3, 132, 110), "allow", everything="ENOTSUP") for call in ("setsockopt", "getsockopt")),
