@@ -10,7 +10,7 @@ from sandboxd.backends.macos.seatbelt.profile import Profile as SeatbeltProfile
 from sandboxd.backends.macos.seatbelt.rule_files import read_rule_file
 from sandboxd.plan.plan import Layout
 from sandboxd.plan.request import Place
-from sandboxd.policy.model import FilePolicy, NetworkPolicy, PathRule, PlatformPolicy, Policy, SocketRule
+from sandboxd.policy.model import FilePolicy, NetworkPolicy, PathRule, PlatformPolicy, Policy, PortRange, SocketRule
 from sandboxd.settings.origins import BUILT_IN, Origin, Source
 from support.dictionary_host import DIRECTORY, FILE, DictionaryHost
 from support.sbpl import Endpoint, Profile, Request, compile_profile, connect, file, named
@@ -127,6 +127,20 @@ def compiled(
     unused = set(parameters) - profile.used_parameters
     assert only_files or not unused, f"parameters that no rule uses: {unused}"
     return Compiled(source, profile, layout, fake)
+
+
+def every_switch() -> tuple[str, dict[str, str]]:
+    """A profile with every construct that there is, and its parameters."""
+    made = compiled(
+        FilePolicy(deny_read=rules(f"{HOME}/x", f"{HOME}/**/*.y"), allow_write=rules(f"{HOME}/w/*")),
+        NetworkPolicy(
+            allow_local_binding=True, allow_all_unix_sockets=True, allow_unix_sockets=sockets("/x"),
+            allow_mach_lookup=("a.b.*",), allow_mach_register=("a.c",), allow_local_ports=(PortRange(1, 2),),
+        ),
+        PlatformPolicy(weaker_network_isolation=True, allow_apple_events=True, allow_pty=True),
+        user_directories=(DARWIN_T, DARWIN_C),
+    )  # fmt: skip
+    return given(made.source)
 
 
 def problems(made: Compiled, *, apple_events: bool = False) -> list[str]:

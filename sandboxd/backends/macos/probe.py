@@ -53,7 +53,7 @@ async def refused_constructs(sandbox_exec: str) -> frozenset[str]:
     return frozenset(refused)
 
 
-_TYPES = """
+TYPES = """
 import fcntl, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8))
@@ -72,7 +72,7 @@ async def _refuses_typing(sandbox_exec: str) -> bool:
     probe = next(one.probe for one in CONSTRUCTS if one.name == TIOCSTI)
     master, slave = os.openpty()
     try:
-        words = [sandbox_exec, "-p", probe, "--", sys.executable, "-I", "-S", "-c", _TYPES]
+        words = [sandbox_exec, "-p", probe, "--", sys.executable, "-I", "-S", "-c", TYPES]
         return (await _run(words, slave))[0] == 0
     finally:
         os.close(master)
