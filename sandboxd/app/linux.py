@@ -137,7 +137,7 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
         advice = await asyncio.to_thread(check_git)
         limits = CheckStep("limits", groups.found, groups.text, required=False)
         captured = [] if backend.ability.reach is None and not backend.ability.reason else [_capture_step(backend)]
-        return (*found, _landlock_step(tried), *captured, limits, advice, _own_code_step())
+        return (*found, _landlock_step(tried), _absence_step(unguarded), *captured, limits, advice, _own_code_step())
 
     def make(policy: Policy, place: Place, found: Facts, shells: tuple[str, ...]) -> Layout:
         guards = not unguarded and not policy.platform.weaker_nested_sandbox
@@ -228,6 +228,14 @@ def _find_groups() -> ControlGroups:
     with contextlib.suppress(OSError):
         own = group_of("self", mounted)
     return find_control_groups(find("busctl").path, mounted, booted=os.path.isdir("/run/systemd/system"), own=own)
+
+
+def _absence_step(unguarded: str) -> CheckStep:
+    if not unguarded:
+        return CheckStep("absent names", True, "protected names are kept absent with nothing there", required=False)
+    detail = f"something empty stands at absent protected names while a command runs: {unguarded}"
+    remedy = "use Linux 5.19 or newer with Landlock, and restart sandboxd"
+    return CheckStep("absent names", False, detail, remedy, required=False, slug="absent_names_limited")
 
 
 def _landlock_step(found: Landlock) -> CheckStep:

@@ -189,6 +189,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("socket_path_invalid", HOST, "the socket's path is not absolute, or too long"),
     ("passed_socket_unusable", HOST, "the service manager passed no listening socket"),
     ("limit_failed", LAUNCH, "the limits of the command cannot be set"),
+    ("guard_lost", LAUNCH, "protected names can no longer be kept absent without placeholders"),
     ("launch_failed", LAUNCH, "the sandbox could not be started"),
     ("plan_of_another_system", LAUNCH, "the plan is for another operating system"),
     ("settings_changed", LAUNCH, "settings changed between the wrap and the start of the command"),
