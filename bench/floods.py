@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from bench.commands import TRUE
-from bench.flooding import ATTACKS, CLIENTS, CONTROL
+from bench.flooding import ATTACKS, CLIENTS, COMPANIONS, CONTROL, options, settings
 from bench.private_daemon import Bench, private_daemon
 from bench.rows import Row
 from bench.timing import median, ms
@@ -31,7 +33,7 @@ def floods(_bench: Bench | None, quick: bool, only: str = "") -> Iterator[Row]:
     order those of one group only. The control are as many processes that take processor time and nothing else: what
     is more than with them is the daemon's."""
     for attack in ATTACKS | CLIENTS:
-        if only in attack and attack != CONTROL:
+        if only in attack and attack not in (CONTROL, *COMPANIONS.values()):
             try:
                 yield from _one(attack, 10 if quick else 30)
             except Exception as error:
@@ -40,7 +42,7 @@ def floods(_bench: Bench | None, quick: bool, only: str = "") -> Iterator[Row]:
 
 def _one(attack: str, rounds: int) -> Iterator[Row]:
     name = f"flood: {attack.replace('_', ' ')}"
-    with private_daemon() as bench, Client(timeout=120) as box:
+    with private_daemon(settings(attack)) as bench, Client(timeout=120) as box:
 
         def measured() -> list[float]:
             return [_true(box, bench) for _ in range(rounds)]
@@ -80,27 +82,40 @@ def _flooding(bench: Bench, attack: str, *arguments: str) -> Iterator[int]:
     """Flood; give the number of processes that this takes."""
     other = bench.base / attack
     shutil.copytree(FLOODING, other / FLOODING.name)
-    nice = ["nice", "-n", "19", "/usr/bin/python3", "-m", FLOODING.name, attack, *arguments]
-    run = [] if attack in CLIENTS else [sys.executable, "-P", "-m", "sandboxd", "run", "--"]
-    flood = subprocess.Popen([*run, *nice], cwd=other, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert flood.stdout is not None
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = int(free.getsockname()[1])
+    floods: list[subprocess.Popen[bytes]] = []
     try:
-        if not flood.stdout.readline().endswith(b"flooding\n"):  # one attack writes before it
-            flood.kill()
-            raise RuntimeError(f"the flood did not begin: {flood.wait()}")
-        threading.Thread(target=_drain, args=(flood.stdout,), name="drain", daemon=True).start()
-        before = _ticks_below(flood.pid)
+        for what in filter(None, (attack, COMPANIONS.get(attack))):
+            nice = ["nice", "-n", "19", "/usr/bin/python3", "-m", FLOODING.name, what, *arguments]
+            run = [sys.executable, "-P", "-m", "sandboxd", "run", *options(what, port), "--"]
+            flood = subprocess.Popen(
+                nice if what in CLIENTS else [*run, *nice],
+                cwd=other,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "FLOODING_PORT": str(port)},
+            )
+            floods.append(flood)
+            assert flood.stdout is not None
+            if not flood.stdout.readline().endswith(b"flooding\n"):  # one attack writes before it
+                flood.kill()
+                raise RuntimeError(f"the flood did not begin: {flood.wait()}")
+            threading.Thread(target=_drain, args=(flood.stdout,), name="drain", daemon=True).start()
+        before = _ticks_below(floods)
         time.sleep(1.0)
-        after = _ticks_below(flood.pid)
+        after = _ticks_below(floods)
         yield max(1, sum(ticks - before.get(pid, ticks) > 1 for pid, ticks in after.items()))
     finally:
-        flood.kill()
-        flood.wait()
-        flood.stdout.close()
+        for flood in floods:
+            flood.kill()
+            flood.wait()
+            if flood.stdout is not None:
+                flood.stdout.close()
 
 
-def _ticks_below(top: int) -> dict[int, int]:
-    """Return the processor time of each process below one, and of its ended children (proc_pid_stat(5))."""
+def _ticks_below(floods: list[subprocess.Popen[bytes]]) -> dict[int, int]:
+    """Return the processor time of their processes, with that of ended children (proc_pid_stat(5))."""
     ticks: dict[int, int] = {}
     below: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
@@ -108,7 +123,7 @@ def _ticks_below(top: int) -> dict[int, int]:
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
             ticks[int(entry.name)] = sum(map(int, fields[11:15]))
             below.setdefault(int(fields[1]), []).append(int(entry.name))
-    found = [top]
+    found = [flood.pid for flood in floods]
     for pid in found:
         found += below.get(pid, [])
     return {pid: ticks[pid] for pid in found if pid in ticks}

@@ -4,7 +4,11 @@ import sys
 import time
 
 from . import ATTACKS, CLIENTS
+from .tools import BEGIN
 
-(ATTACKS | CLIENTS)[sys.argv[1]]()
+for name in sys.argv[1:]:
+    if name in ATTACKS | CLIENTS:
+        (ATTACKS | CLIENTS)[name]()
 print("flooding", flush=True)
+BEGIN.set()
 time.sleep(3600)

@@ -170,3 +170,35 @@ def stripped_outputs() -> None:
 @client
 def explained_paths() -> None:
     sent(request("policy.explain", cwd=os.getcwd(), kind="path", target="a/" * 1000 + "b") * 64, 4)
+
+
+@client
+def subscriber() -> None:
+    sock = daemon()
+    sock.sendall(request("permission.subscribe") + request("violation.subscribe", 2))
+    in_background(lambda: read_all(sock))
+
+
+def published() -> socket.socket:
+    sock = socket.create_connection(("127.0.0.1", int(os.environ["FLOODING_PORT"])))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    return sock
+
+
+@client
+def reader_of_the_published() -> None:
+    def work() -> None:
+        with published() as sock:
+            sock.sendall(b"x")
+            read_all(sock)
+
+    again_and_again(work, 8)
+
+
+@client
+def caller_of_the_published() -> None:
+    def work() -> None:
+        with published() as sock:
+            sock.sendall(b"x" * 1000)
+
+    again_and_again(work, 20)

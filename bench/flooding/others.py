@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from .tools import again_and_again, attack, in_background, proxy, read_all
+from .tools import PUBLISHED, again_and_again, attack, endless, in_background, proxy, read_all, served
 
 
 def socks() -> socket.socket:
@@ -161,6 +161,29 @@ def output() -> None:
         os.write(1, b"x" * 65536)
 
     again_and_again(work, 1)
+
+
+@attack
+def questions() -> None:
+    """Hosts on no list, while a client is there that may allow them."""
+    def work() -> None:
+        name = f"n{random.getrandbits(60)}.test"
+        with proxy() as sock:
+            sock.sendall(f"GET http://{name}/ HTTP/1.1\r\nHost: {name}\r\n\r\n".encode())
+            sock.settimeout(random.choice((0.001, 0.1, 10)))
+            read_all(sock)
+
+    again_and_again(work, 50)
+
+
+@attack
+def published_answers() -> None:
+    served(endless(b"", b"x"), PUBLISHED)
+
+
+@attack
+def published_connections() -> None:
+    served(read_all, PUBLISHED)
 
 
 @attack

@@ -18,6 +18,15 @@ CLIENTS: dict[str, Callable[[], None]] = {}
 """Those that are no command's, but a client's of the daemon."""
 CONTROL = "processors"
 """The attack of `ATTACKS` that is none."""
+COMPANIONS = {
+    "questions": "subscriber",
+    "published_answers": "reader_of_the_published",
+    "published_connections": "caller_of_the_published",
+}
+"""The client's part of an attack that a command does not do alone."""
+PUBLISHED = 8000
+"""The port inside of the attacks that are named so; the one outside is in `FLOODING_PORT`."""
+BEGIN = threading.Event()
 THREADS = 4
 
 
@@ -38,9 +47,19 @@ def proxy(variable: str = "HTTP_PROXY") -> socket.socket:
     return sock
 
 
-def served(answer: Callable[[socket.socket], None]) -> int:
+def options(attack: str, port: int) -> list[str]:
+    """Those of `sandboxd run`."""
+    return ["--publish", f"{port}:{PUBLISHED}"] if attack.startswith("published") else []
+
+
+def settings(attack: str) -> dict[str, object] | None:
+    """Those of the user, where an attack needs any."""
+    return {"sandbox": {"network": {"allowLocalBinding": True}}} if attack.startswith("published") else None
+
+
+def served(answer: Callable[[socket.socket], None], port: int = 0) -> int:
     """A server of the command's own, a process for each connection: it is always ready. Its port."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    listener = socket.create_server(("127.0.0.1", port), backlog=1024)
     if os.fork() == 0:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         while True:
@@ -65,6 +84,7 @@ def again_and_again(work: Callable[[], None], threads: int = THREADS) -> None:
     """Whatever becomes of it, in several threads."""
 
     def loop() -> None:
+        BEGIN.wait()  # else the first threads would take the time to make the others
         while True:
             try:
                 work()
