@@ -58,6 +58,7 @@ def placing(
             temporary_base=base,
             private=private(),
             daemon_paths=machine.daemon_paths(),
+            overlays=machine.overlays(session_tmp, home),
             captured=machine.captures(),
             name_files=name_files,
         )

@@ -276,6 +276,7 @@ class _Steps:
             lambda: policies.own.now.policy,
             self.config.environment,
             self.log,
+            directories.temporary.path,
             self.predecessor.incoming,
         )
         return await self.stack.enter_async_context((assemble or platform_factory(self.config.platform))(context))

@@ -30,6 +30,7 @@ from sandboxd.backends.linux.landlock.landlock_probe import find_landlock
 from sandboxd.backends.linux.network.capture import Reach
 from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
 from sandboxd.backends.linux.network.unix_sockets import with_names
+from sandboxd.backends.linux.session_overlays import OverlayRecord
 from sandboxd.errors import HostError
 from sandboxd.handover.document import Outgoing
 from sandboxd.host.fact_source import HostFacts
@@ -60,6 +61,8 @@ from sandboxd.policy.model import Policy
 from sandboxd.rpc.peer import Identity, identify_runner
 from sandboxd.runtime.session import Inherited
 from sandboxd_client.programs import find
+
+_OVERLAYS = "the host's /tmp shows through, and what commands write there is their session's"
 
 
 class LogOnChange:
@@ -137,7 +140,9 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
         advice = await asyncio.to_thread(check_git)
         limits = CheckStep("limits", groups.found, groups.text, required=False)
         captured = [] if backend.ability.reach is None and not backend.ability.reason else [_capture_step(backend)]
-        return (*found, _landlock_step(tried), _absence_step(unguarded), *captured, limits, advice, _own_code_step())
+        overlay = CheckStep("overlay", not backend.no_overlays, backend.no_overlays or _OVERLAYS, required=False)
+        advised = (*captured, overlay, limits, advice, _own_code_step())
+        return (*found, _landlock_step(tried), _absence_step(unguarded), *advised)
 
     def make(policy: Policy, place: Place, found: Facts, shells: tuple[str, ...]) -> Layout:
         guards = not unguarded and not policy.platform.weaker_nested_sandbox
@@ -150,7 +155,8 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
     bridge = Bridge(path, lambda peer: identify_runner(peer, own), context.log.warning)
     cleanup = RepositoryCleanup(LaunchJournal(os.path.join(context.kept, "launches")), log_results(context.log.warning))
     appearances = Appearances(context.log.warning)
-    backend = LinuxBackend(bridge, machine, tools, placeholders, cleanup, worker, appearances)
+    temporary = context.temporary or context.kept
+    backend = LinuxBackend(bridge, machine, tools, placeholders, cleanup, worker, appearances, temporary)
     async with AsyncExitStack() as stack:
         stack.callback(facts.close)
         stack.callback(appearances.close)
@@ -169,7 +175,7 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
             await cleanup.take_over(frozenset(one.launch_id for one in inherited if one.link is not None))
         except HostError as error:  # the journals stay for the next daemon
             context.log.warning("repository clean-up of earlier commands failed", error=error.message)
-        backend.inherit(inherited)
+        backend.inherit(inherited, context.before.take("overlay", OverlayRecord))
         bridges = context.before.take("bridge", BridgeRecord)
         if bridges:
             bridge.resume(bridges[0])
@@ -213,6 +219,7 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
             ),
             daemon_paths=daemon_paths,
             captures=lambda: backend.ability.reach is not None,
+            overlays=backend.overlays_of,
             warnings=lambda: backend.warnings,
             scan_warnings=lambda: facts.warnings,
             find_sockets=lambda places: with_names(find_sockets(places)),

@@ -30,6 +30,8 @@ class BackendContext:
     policy: Callable[[], Policy]
     environment: Mapping[str, str]
     log: FilteringBoundLogger
+    temporary: str = ""
+    """Private directory that goes with the daemon."""
     before: Incoming = field(default_factory=Incoming)
     """State of an earlier daemon; a back end takes its parts."""
 
@@ -72,6 +74,8 @@ class Platform:
     """Current problems of scans; a command reports them when they have changed."""
     captures: Callable[[], bool] = bool
     """True where connections that ignore the proxy variables are captured."""
+    overlays: Callable[[str, str], frozenset[str]] = lambda session_tmp, home: frozenset()
+    """The directories of the host that a session's changes can be laid over (`Place.overlays`)."""
     find_sockets: FindSockets = lambda places: SocketsAtStart()
     """Search for the existing Unix sockets."""
     launch_handover: LaunchHandover | None = None

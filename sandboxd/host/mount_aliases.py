@@ -10,8 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from sandboxd.host.sandbox_mounts import mount_field
-from sandboxd.paths import is_below
+from sandboxd.paths import is_below, mount_field
 from sandboxd.plan.host_facts import MountAliases
 
 _PRIVATE = ("/proc", "/dev")

@@ -8,12 +8,12 @@ import asyncio
 import contextlib
 import itertools
 import os
-import re
 import stat
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from sandboxd.host import nofollow
+from sandboxd.paths import mount_field
 
 _INIT = b"sandboxd-init\n"
 """The name of process 1 of a sandbox, as the helper sets it."""
@@ -21,7 +21,6 @@ _MADE_MODES = {stat.S_IFDIR: (0o755,), stat.S_IFREG: (0o444, 0o666)}
 """The modes of mount targets that bubblewrap makes."""
 _COARSE_S = 0.02
 """The time by which timestamps of files may be behind the clock."""
-_ESCAPED = re.compile(rb"\\([0-7]{3})")
 
 
 def mounts_of_sandboxes() -> dict[int, frozenset[str]]:
@@ -33,11 +32,6 @@ def mounts_of_sandboxes() -> dict[int, frozenset[str]]:
                 lines = Path(f"/proc/{process}/mountinfo").read_bytes().split(b"\n")
                 found[int(process)] = frozenset(mount_field(line, 4) for line in lines if line)
     return found
-
-
-def mount_field(line: bytes, number: int) -> str:
-    """Return a field of a line of mountinfo, counted from 0."""
-    return os.fsdecode(_ESCAPED.sub(lambda code: bytes([int(code[1], 8)]), line.split(b" ")[number]))
 
 
 def in_use(paths: Iterable[str], sandboxes: Mapping[int, frozenset[str]]) -> frozenset[str]:

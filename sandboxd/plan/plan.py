@@ -12,7 +12,7 @@ from sandboxd.plan.command import command_argv
 from sandboxd.plan.environment import EnvironmentChange, change_environment
 from sandboxd.plan.filesystem.attribution import Attribution
 from sandboxd.plan.filesystem.mounts import FileView, Visibility, arrange, settled_at
-from sandboxd.plan.filesystem.path_entries import make_path_table
+from sandboxd.plan.filesystem.path_entries import TMP, make_path_table
 from sandboxd.plan.filesystem.path_table import PathTable
 from sandboxd.plan.filesystem.socket_entries import add_sockets
 from sandboxd.plan.host_facts import Facts, PathKind, session_directory
@@ -146,7 +146,11 @@ def make_layout(
     view = arrange(table.entries, place.mask_file, watched=tuple(table.watched), mounted=facts.mount_aliases.mounted)
     if len(view.zones) > MOST_ZONES:
         return make_layout(policy, place, facts, shells)
-    view = replace(view, busiest=busiest, facts=facts)
+    tmp = facts.paths[TMP].real
+    unbound = _unbound(table, tmp) if "tmp-entries" in table.layers else None
+    view = replace(
+        view, busiest=busiest, facts=facts, layers=tuple(table.layers), tmp_size=table.tmp_size, unbound=unbound
+    )
     if len(view.mounts) > MOST_MOUNTS:
         raise PolicyError(
             "mounts_too_many",
@@ -179,6 +183,11 @@ def make_layout(
         limit_processes(policy),
         policy.limits,
     )
+
+
+def _unbound(table: PathTable, tmp: str) -> frozenset[str]:
+    """Name the entries of `/tmp` that rules or mounts reach into."""
+    return frozenset(path[len(tmp) + 1 :].split("/")[0] for path in table.entries if path.startswith(f"{tmp}/"))
 
 
 def limit_processes(policy: Policy) -> ProcessLimit:
@@ -214,6 +223,7 @@ def plan_in(layout: Layout, place: Place, command: Argv | ShellText, environment
         environment=change,
         cwd=layout.cwd,
         argv=argv,
+        layers=(*LAYERS, *layout.view.layers),
         warnings=layout.warnings,
         supervision=layout.supervision,
         attribution=layout.attribution,

@@ -41,6 +41,7 @@ class FileBuilder:
         entries = self._reader.entries
         return FilePolicy(
             allow_write=(
+                *self.hosts_tmp(),
                 *self.opened(_F + "allowWrite", Feeds.ALLOW_WRITE),
                 *self._reader.collect(entries("permissions.additionalDirectories"), self.directory, opens=True),
             ),
@@ -61,8 +62,16 @@ class FileBuilder:
             allow_git_config=self._reader.value(_F + "allowGitConfig"),
             managed_reads_only=self._reader.value(_F + "allowManagedReadPathsOnly"),
             protected_search_depth=self._reader.value("sandbox.mandatoryDenySearchDepth"),
+            tmp=self._reader.value(_F + "tmp"),
+            home=self._reader.value(_F + "home"),
+            tmp_size=self._reader.value("sandbox.limits.tmp"),
             settings_files=self._reader.settings.files,
         )
+
+    def hosts_tmp(self) -> Iterator[PathRule]:
+        """Open the host's `/tmp` where settings choose it."""
+        if self._reader.value(_F + "tmp") == "host":
+            yield PathRule("/tmp", self._reader.origin(_F + "tmp"), text=f"{_F}tmp")
 
     def opened(self, key: str, feeds: Feeds | None) -> tuple[PathRule, ...]:
         rules = () if feeds is None else tuple(self._reader.rules(RuleList.ALLOW, feeds))

@@ -64,6 +64,12 @@ class FilePolicy:
     """Every settings file that is or would be read: protected in every writable root."""
     managed_reads_only: bool = False
     """Only managed settings may set `allow_read`."""
+    tmp: str = "overlay"
+    """The state of `/tmp`: `overlay`, `private`, or `host`."""
+    home: str = "host"
+    """The state of the home directory: `host`, or `overlay`."""
+    tmp_size: int | None = None
+    """Bytes that a session may keep in `/tmp`, which is then in memory."""
 
 
 PLAN_MODE = Origin(Source.CLI, "permission_mode")

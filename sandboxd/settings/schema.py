@@ -106,6 +106,12 @@ class Filesystem(Section):
     denyEdit: Texts | None = Field(None, description="The same as denyWrite")
     denyRead: Texts | None = Field(None, description="Paths that may not be read")
     allowRead: Texts | None = Field(None, description="Paths that may be read inside a denied region")
+    tmp: Literal["overlay", "private", "host"] | None = Field(
+        None, description="Linux: /tmp is the host's with the session's changes on top, the session's, or the host's"
+    )
+    home: Literal["host", "overlay"] | None = Field(
+        None, description="Linux: with overlay, changes in the home directory are the session's and vanish with it"
+    )
     allowGitConfig: bool | None = Field(None, description="Allow writing .git/config (hooks stay closed)")
     allowManagedReadPathsOnly: bool | None = Field(
         None, description="Managed settings only: ignore allowRead from everywhere else"
@@ -160,6 +166,9 @@ class LimitsSection(Section):
     )
     time: Annotated[str | float | int, AfterValidator(duration_s)] | None = Field(
         None, description="Time that one command may run: 90s, 10m, 1h30m, or seconds"
+    )
+    tmp: Annotated[str | int, AfterValidator(memory_size)] | None = Field(
+        None, description="Linux: size of a session's changes in /tmp, which are then in memory: 512M, 2G, or bytes"
     )
     processes: Annotated[int, Field(ge=16, le=4_194_304)] | None = Field(
         None, description="Linux: processes and threads of one command; of root only with control groups"

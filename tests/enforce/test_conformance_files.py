@@ -187,9 +187,9 @@ def test_fs34_a_working_directory_that_goes(daemon: DaemonProcess) -> None:
 
 
 def test_fs45_a_temporary_directory_that_is_turned_into_a_link(daemon: DaemonProcess) -> None:
-    script = "rm -rf $TMPDIR/* ; rmdir $TMPDIR; mv $TMPDIR x; ln -sfn / $TMPDIR/link; echo 1 > $TMPDIR/f; cat /tmp/f"
+    script = "rm -rf $TMPDIR/* ; rmdir $TMPDIR; mv $TMPDIR x; ln -sfn / $TMPDIR/link; echo 1 > $TMPDIR/f; cat $TMPDIR/f"
     assert daemon.run("run", "-c", script).stdout == "1\n"
-    assert daemon.run("run", "-c", "echo 2 > $TMPDIR/f; cat /tmp/f").stdout == "2\n"
+    assert daemon.run("run", "-c", "echo 2 > $TMPDIR/f; cat $TMPDIR/f").stdout == "2\n"
 
 
 def test_other_names_of_a_denied_file_are_reported(daemon: DaemonProcess) -> None:

@@ -190,7 +190,7 @@ def test_an_error_names_the_rule_and_its_place() -> None:
     [
         (FilePolicy(allow_write=rules("/srv/none")), "/srv/none does not exist"),
         (FilePolicy(allow_read=rules("/loop")), "a loop of symlinks"),
-        (FilePolicy(allow_write=rules("/tmp")), "the session's own directory"),
+        (FilePolicy(allow_write=rules("/tmp"), tmp="private"), "since sandbox.filesystem.tmp is private"),
         (FilePolicy(allow_write=rules("/run/user/1000/sandboxd/x")), "daemon's own directories"),
         (FilePolicy(deny_write=rules("/home/u/work/*.lock")), "not what it creates"),
         (FilePolicy(allow_write=rules("/srv/*.log")), "matches nothing"),

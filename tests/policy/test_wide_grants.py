@@ -152,7 +152,7 @@ def test_every_key_that_opens_is_in_the_table_or_named_here() -> None:
         "sandbox.network.allowLocalBinding",  # only with --publish
         "sandbox.network.allowMachRegister",
         "sandbox.network.transparent",  # the default
-        *(f"sandbox.limits.{name}" for name in ("maxProcesses", "processes", "memory", "cpu", "time")),
+        *(f"sandbox.limits.{name}" for name in ("maxProcesses", "processes", "memory", "cpu", "time", "tmp")),
         "sandbox.ignoreViolations",  # hides, and opens nothing
         "sandbox.allowPty",
     }

@@ -33,6 +33,8 @@ SCALARS: dict[str, tuple[Any, Any]] = {
     "sandbox.network.transparent": (True, False),
     "sandbox.network.checkServerName": ("off", "enforce"),
     "sandbox.filesystem.allowGitConfig": (True, False),
+    "sandbox.filesystem.tmp": ("host", "private"),
+    "sandbox.filesystem.home": ("overlay", "host"),
     "sandbox.enableWeakerNestedSandbox": (True, False),
     "sandbox.enableWeakerNetworkIsolation": (True, False),
     "sandbox.allowAppleEvents": (True, False),
@@ -43,6 +45,7 @@ SCALARS: dict[str, tuple[Any, Any]] = {
     "sandbox.limits.memory": (1 << 40, 1 << 30),
     "sandbox.limits.cpu": (8.0, 0.5),
     "sandbox.limits.time": (3600.0, 60.0),
+    "sandbox.limits.tmp": (1 << 30, 1 << 24),
     "sandbox.reportViolations": ("off", "all"),
 }
 OPENING: dict[str, list[Any]] = {
@@ -178,7 +181,7 @@ def test_defaults() -> None:
     assert [key for key, row in TABLE.items() if isinstance(row.default, tuple) and effective[key] != []] == []
     assert {key for key, found in effective.items() if found is None} == {
         "sandbox.enabledPlatforms",
-        *(f"sandbox.limits.{name}" for name in ("memory", "cpu", "time")),
+        *(f"sandbox.limits.{name}" for name in ("memory", "cpu", "time", "tmp")),
         "sandbox.network.httpProxyPort",
         "sandbox.network.socksProxyPort",
         "sandbox.network.parentProxy",

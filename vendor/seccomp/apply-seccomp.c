@@ -4,8 +4,8 @@
  *     descriptors: 3 the connection, 4 this executable, 5 a pidfd of its parent (the OWNER, for whom the command runs),
  *     6 a pidfd of itself, 8 a pipe for `bwrap --info-fd 8`, and after `launch-args` 7, for `bwrap --args 7`.
  * init (process 1 in the sandbox): reads the configuration from 3; opens the listening sockets it names and hands them
- *     out, with the network namespace; forks. The child closes everything, confines itself (landlock.c), installs the
- *     filter; once init has had GO, where it waits for that, it becomes the command. Init reaps, forwards signals,
+ *     out, with the network namespace; forks. The child closes everything; once init has had GO, where it waits for
+ *     that, it confines itself (landlock.c), installs the filter and becomes the command. Init reaps, forwards signals,
  *     looks at calls that the filter sends it (notifications.c, connects.c), reports, ends with the command's status.
  * PROMISES
  *  1. The command runs under exactly the filter and the confinement of the configuration, or not at all. "No filter"
@@ -469,7 +469,11 @@ static _Noreturn void become_command(struct sock_fprog *filter, uint32_t flags, 
     if (error < 0) {
         refuse("cannot prepare the command", error, see_check);
     }
-    if ((error = confine())) {
+    char here[4096];
+    if (call(recvfrom, REPORT, here, 1, 0) != 1) {
+        refuse("init has ended", 0, try_again);
+    }
+    if ((error = confine())) { /* by what is mounted now */
         refuse("cannot use Landlock", error, see_check);
     }
     if (filter->len) {
@@ -485,10 +489,10 @@ static _Noreturn void become_command(struct sock_fprog *filter, uint32_t flags, 
     if (flags & WATCHED && (error = hand_over(REPORT, (int)error, flags))) { /* init answers from now on */
         refuse("cannot hand over what watches the command", error, see_check);
     }
-    char here[4096]; /* Mounts were made from outside until now, perhaps over the working directory. */
-    if (call(recvfrom, REPORT, here, 1, 0) != 1 || (flags & UNIX && call(recvfrom, REPORT, here, 1, 0) != 1)) {
+    if (flags & UNIX && call(recvfrom, REPORT, here, 1, 0) != 1) {
         refuse("init has ended", 0, try_again);
     }
+    /* Mounts were made from outside until now, perhaps over the working directory. */
     if ((error = call(getcwd, here, sizeof here)) < 0 || (error = call(chdir, here))) {
         refuse("cannot enter the working directory", error, try_again);
     }

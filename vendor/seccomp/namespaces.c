@@ -29,12 +29,12 @@
 #include <sys/time.h>
 #include "bridge.h"
 
-enum { REQUESTS = 0, MAX_PROGRAM = 64 << 10, MAX_SOCKETS = 64, WITHIN_S = 10 };
+enum { REQUESTS = 0, MAX_PROGRAM = 64 << 10, MAX_SOCKETS = 64, MAX_TAKEN = 1024, MAX_TREES = 2, WITHIN_S = 10 };
 
 /* Where it failed: before the program, or in which of its steps. */
 enum { COMPLETE, CANNOT_FORK, NO_OWNER, ENTERING_USER, ENTERING_NETWORK, MALFORMED, ENTERING_MOUNTS, FIRST_STEP = 16 };
 
-enum { NETLINK = 1, OPEN = 2, MOUNT = 3, MORE = 4 };
+enum { NETLINK = 1, OPEN = 2, MOUNT = 3, MORE = 4, CALL = 5 };
 
 enum { BIND, LISTEN, CONNECT };
 
@@ -57,17 +57,33 @@ struct open_step {
 };
 
 /* What is mounted on the path: itself; itself, read-only; the same, unless it is missing; the symbolic link that stands
- * there; what is mounted at another path. */
-enum { SAME, READ_ONLY, READ_ONLY_IF_THERE, LINK, COPY };
+ * there; what is mounted at another path. TAKE copies what is mounted there and lies below; PUT + n mounts tree n,
+ * counted from those that came with the program. Where the place for it is gone, PUT drops it. */
+enum { SAME, READ_ONLY, READ_ONLY_IF_THERE, LINK, COPY, TAKE, PUT };
 
 struct mount_step {
     uint32_t how, other; /* where the other path begins */
     char path[];         /* both end in a zero byte */
 };
 
+/* A system call. An argument is a number, where a text begins, or which of the results that were kept. */
+struct call_step {
+    uint32_t number, then; /* the result is dropped, kept, or handed out with the sockets; TRY drops a failure too */
+
+    struct {
+        int32_t kind, value;
+    } argument[5];
+
+    char text[];
+};
+
+enum { DROP, KEEP, GIVE, TRY };
+
+enum { NUMBER, TEXT, KEPT };
+
 static uint32_t program[MAX_PROGRAM / 4], replies[MAX_PROGRAM / 4];
-static int answers, sockets[MAX_SOCKETS];
-static unsigned opened;
+static int answers, sockets[MAX_SOCKETS], taken[MAX_TAKEN];
+static unsigned opened, taking;
 
 /* What a sandbox may have of what its user has: half of it, or one command could take all (inotify(7)). The kernel
  * counts in each user namespace (user_namespaces(7)), and looks the files up in that of the caller. */
@@ -136,9 +152,11 @@ static void end_within(long seconds) { /* 0: take as long as you like */
 }
 
 /* A program with its descriptors, those that did not come -1. Returns its length; 0 or less is the end. */
+enum { DESCRIPTORS_MOST = 3 + MAX_TREES };
+
 struct came {
     struct cmsghdr head;
-    int descriptor[3];
+    int descriptor[DESCRIPTORS_MOST];
 };
 
 static long receive(int from, struct came *came, int *cut) {
@@ -148,7 +166,7 @@ static long receive(int from, struct came *came, int *cut) {
                           .msg_controllen = sizeof *came};
     came->head.cmsg_len = 0;
     long got = call(recvmsg, from, &text, MSG_CMSG_CLOEXEC);
-    for (unsigned n = 0; n < 3; n++) {
+    for (unsigned n = 0; n < DESCRIPTORS_MOST; n++) {
         if (came->head.cmsg_len < CMSG_LEN((n + 1) * sizeof(int))) {
             came->descriptor[n] = -1;
         }
@@ -238,6 +256,15 @@ static long mount_one(const struct mount_step *step, unsigned length) {
     if (step->how == READ_ONLY_IF_THERE && target == -ENOENT) {
         return 0;
     }
+    if (step->how >= PUT) {
+        if (step->how - PUT >= taking) {
+            return -EINVAL;
+        }
+        error = target < 0 ? target
+                           : call(move_mount, taken[step->how - PUT], "", target, "",
+                                  MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+        return error == -ENOENT || error == -ENOTDIR || error == -ELOOP ? 0 : error;
+    }
     if (target >= 0 && step->how == COPY) {
         source = open_path(path + step->other, 0);
     }
@@ -247,6 +274,9 @@ static long mount_one(const struct mount_step *step, unsigned length) {
     tree = call(open_tree, source, "", OPEN_TREE_CLONE | O_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE);
     if (tree < 0) {
         return tree;
+    }
+    if (step->how == TAKE) {
+        return taking < MAX_TAKEN ? (taken[taking++] = (int)tree, 0) : -EMFILE;
     }
     if (step->how == READ_ONLY || step->how == READ_ONLY_IF_THERE) {
         error = call(mount_setattr, tree, "", AT_EMPTY_PATH | AT_RECURSIVE,
@@ -263,15 +293,37 @@ static long mount_one(const struct mount_step *step, unsigned length) {
     return error;
 }
 
-static void enter_mounts(int mounts) {
-    long error = mounts < 0 ? 0 : call(setns, mounts, CLONE_NEWNS);
+static long call_one(const struct call_step *step, unsigned length) {
+    long argument[5];
+    unsigned end = length - sizeof *step;
+    for (unsigned n = 0; n < 5; n++) {
+        uint32_t value = (uint32_t)step->argument[n].value;
+        int kind = step->argument[n].kind;
+        if (kind != NUMBER && value >= (kind == TEXT ? end : taking)) {
+            return -EINVAL;
+        }
+        argument[n] = kind == TEXT ? (long)(step->text + value) : kind == KEPT ? taken[value] : (int32_t)value;
+    }
+    long result = system_call(step->number, argument[0], argument[1], argument[2], argument[3], argument[4]);
+    if (result < 0 || step->then == DROP || step->then == TRY) {
+        return step->then == TRY || result > 0 ? 0 : result;
+    }
+    *(step->then == GIVE ? sockets + opened++ : taken + taking++) = (int)result;
+    return 0;
+}
+
+static void enter_mounts(const int *descriptor) { /* trees come with it */
+    long error = *descriptor < 0 ? 0 : call(setns, *descriptor, CLONE_NEWNS);
     if (error) {
         answer(ENTERING_MOUNTS, error);
+    }
+    for (unsigned n = 1; n <= MAX_TREES && descriptor[n] >= 0; n++) {
+        taken[taking++] = descriptor[n];
     }
 }
 
 /* The fork. `length` is that of the program. */
-static _Noreturn void perform(int network, int mounts, long length) {
+static _Noreturn void perform(int network, const int *mounts, long length) {
     end_within(WITHIN_S);
     drop(REQUESTS); /* unread once the process that forked is gone */
     long owner = call(ioctl, network, NS_GET_USERNS), error;
@@ -282,7 +334,7 @@ static _Noreturn void perform(int network, int mounts, long length) {
         answer(ENTERING_USER, error);
     }
     share(0);
-    if ((error = call(setns, network, CLONE_NEWNET))) {
+    if ((error = call(setns, network, 0))) { /* or the mounts that a session keeps */
         answer(ENTERING_NETWORK, error);
     }
     enter_mounts(mounts);
@@ -299,10 +351,13 @@ static _Noreturn void perform(int network, int mounts, long length) {
         } else if (step->kind == OPEN && step->length >= sizeof(struct open_step) && opened < MAX_SOCKETS
                    && ((const struct open_step *)body)->address_length <= sizeof((struct open_step *)0)->address) {
             error = open_socket(body, step->length);
-        } else if (step->kind == MOUNT && mounts >= 0 && step->length > sizeof(struct mount_step)) {
+        } else if (step->kind == MOUNT && *mounts >= 0 && step->length > sizeof(struct mount_step)) {
             error = mount_one(body, step->length);
-        } else if (step->kind == MORE && !step->length && left == sizeof *step && mounts < 0) {
-            struct came came;
+        } else if (step->kind == CALL && step->length >= sizeof(struct call_step)
+                   && !((const char *)body)[step->length - 1] && opened < MAX_SOCKETS && taking < MAX_TAKEN) {
+            error = call_one(body, step->length);
+        } else if (step->kind == MORE && !step->length && left == sizeof *step && *mounts < 0) {
+            static struct came came;
             int cut;
             say(COMPLETE, 0);
             end_within(0);
@@ -318,7 +373,7 @@ static _Noreturn void perform(int network, int mounts, long length) {
             if (cut) {
                 answer(MALFORMED, 0);
             }
-            enter_mounts(mounts = came.descriptor[0]);
+            enter_mounts(mounts = came.descriptor);
             at = (uint8_t *)program;
             end = at + length;
             number = FIRST_STEP - 1;
@@ -366,13 +421,13 @@ _Noreturn void namespaces(void) {
             answer(MALFORMED, 0);
         }
         if (!child) {
-            perform(descriptor[0], descriptor[2], got);
+            perform(descriptor[0], descriptor + 2, got);
         }
         if (child < 0) {
             uint32_t said[] = {CANNOT_FORK, (uint32_t)-child};
             call(sendto, answers, said, sizeof said, MSG_NOSIGNAL | MSG_DONTWAIT);
         }
-        for (unsigned n = 0; n < 3; n++) {
+        for (unsigned n = 0; n < DESCRIPTORS_MOST; n++) {
             drop(descriptor[n]);
         }
     }

@@ -30,9 +30,11 @@ from sandboxd.backends.linux.network.capture_probe import probe_capture
 from sandboxd.backends.linux.network.namespace_hold import NamespaceHold
 from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
 from sandboxd.backends.linux.seccomp.filter import build_filter
+from sandboxd.backends.linux.session_overlays import OverlayRecord, SessionOverlays, bound_entries
 from sandboxd.errors import DaemonError, LaunchError
 from sandboxd.handover.document import Outgoing
 from sandboxd.plan.filesystem.mounts import FileView, writable_in
+from sandboxd.plan.filesystem.path_entries import TMP, overlay_directory
 from sandboxd.plan.host_facts import Neutralised, Territory
 from sandboxd.plan.network import NetworkPlan
 from sandboxd.plan.plan import Plan, ProcessLimit
@@ -130,8 +132,13 @@ class LinuxBackend:
         cleanup: CleanupService,
         worker: NamespaceWorker,
         appearances: Expectations,
+        temporary: str = "",
     ) -> None:
-        self._completion = SandboxSetup(worker)
+        self._overlays = SessionOverlays(worker)
+        self._completion = SandboxSetup(worker, self._overlays)
+        self._temporary = temporary
+        self.no_overlays = "not probed yet"
+        """The reason why a session's changes cannot be laid over the host's files, or ""."""
         self._bridge = bridge
         self._machine = machine
         self._find_tools = tools
@@ -148,8 +155,20 @@ class LinuxBackend:
         self._inherited: dict[str, LaunchRecord] = {}
         self._watch = LimitWatch()
 
+    def overlays_of(self, session_tmp: str, home: str) -> frozenset[str]:
+        """Return which of `/tmp` and the home directory a session has overlays of."""
+        if self.no_overlays or not session_tmp:
+            return frozenset()
+        return self._overlays.decide(overlay_directory(session_tmp), {"tmp": TMP, "home": home})
+
+    def end_session(self, directory: str) -> None:
+        """End the overlays of a session, by its temporary directory."""
+        if directory:
+            self._overlays.forget(overlay_directory(directory))
+
     async def aclose(self) -> None:
         """Wait for running clean-ups."""
+        self._overlays.close()
         while self._looking:
             await asyncio.wait(self._looking)
 
@@ -181,8 +200,11 @@ class LinuxBackend:
                 grace_ms=GRACE_MS,
                 flags=Flags.WAIT,
             )
-            probed = await probe_capture(self._bridge, self._worker, ticket, argv, configuration)
-            self.ability, self._probed = probed.ability, probed.is_final
+            directory = os.path.join(self._temporary, f"probe-{ticket[:8]}")
+            probed = await probe_capture(self._bridge, self._worker, ticket, argv, configuration, directory)
+            self.ability, self._probed, self.no_overlays = probed.ability, probed.is_final, probed.no_overlays
+            if self.no_overlays:
+                self._bridge.log("no overlays for sessions", reason=self.no_overlays)
             if self.ability.reason:
                 self._bridge.log("network_capture_limited", reason=self.ability.reason)
 
@@ -200,7 +222,8 @@ class LinuxBackend:
                 f"names cannot be kept absent as planned: {self._tools.unwatched or self._tools.landlock.reason}",
                 hint="sandboxd restart",
             )
-        options = render(plan, weaker=self._tools.weaker_nesting, root=os.geteuid() == 0)
+        entries = () if plan.view.unbound is None else bound_entries(TMP, plan.view.unbound)
+        options = render(plan, weaker=self._tools.weaker_nesting, root=os.geteuid() == 0, entries=entries)
         configuration = LaunchConfiguration(
             arguments=tuple(os.fsencode(word) for word in plan.argv),
             filter=build_filter(self._machine, supervision),
@@ -319,9 +342,13 @@ class LinuxBackend:
                 link,
                 *_limits_of(launch),
                 launch.view.guards,
+                launch.pending_setup.options.overlays,
+                launch.pending_setup.options.tmp_size,
             )
             outgoing.add("launch", record, launch_id, () if link is None else link.ends)
         self._launches.clear()
+        for overlay in self._overlays.hand_over():
+            outgoing.add("overlay", overlay)
 
     def keep(self, launch_id: str, outgoing: Outgoing) -> bool:
         """Add the crash entry of a running command; release nothing.
@@ -340,12 +367,14 @@ class LinuxBackend:
             guards=launch.view.guards,
         )
         limits, processes = _limits_of(launch)
-        record = replace(record, limits=limits, processes=processes)
+        record = replace(record, limits=limits, processes=processes, overlays=launch.pending_setup.options.overlays)
         outgoing.add("launch", record, launch_id, kept.ends)
         return True
 
-    def inherit(self, launches: Iterable[LaunchRecord]) -> None:
-        """Take over the launches of an earlier daemon, for `resume`."""
+    def inherit(self, launches: Iterable[LaunchRecord], overlays: Iterable[OverlayRecord] = ()) -> None:
+        """Take over the launches of an earlier daemon, for `resume`, and its overlays."""
+        for overlay in overlays:
+            self._overlays.inherit(overlay)
         self._inherited.update((launch.launch_id, launch) for launch in launches)
 
     def resume(self, launch_id: str, observer: Observer) -> LaunchHandle | None:
@@ -363,8 +392,12 @@ class LinuxBackend:
         view = FileView((), record.placeholders, record.watched, guards=record.guards, places=territory.places)
         wanted = record.capture or CaptureRecord(NOTHING, NetworkPlan())
         pending_setup = PendingSetup(
-            BwrapOptions((), False, record.mounts, record.late), wanted.ability, wanted.network
+            BwrapOptions((), False, record.mounts, record.late, (), record.overlays, record.tmp_size),
+            wanted.ability,
+            wanted.network,
         )
+        if record.link is not None and record.link.init_pid is not None:
+            self._overlays.adopt(record.overlays, record.link.init_pid)
         late_names = LateNames(record.guards, self._appearances, self._worker)
         forget = partial(self._forget, launch_id, late_names)
         launch = Launching(

@@ -63,6 +63,9 @@ class SeatbeltBackend:
     async def ready(self) -> None:
         self._tools = await self._find_tools()
 
+    def end_session(self, directory: str) -> None:
+        """Do nothing: sessions keep nothing but their directory."""
+
     async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[LaunchSpec, LaunchHandle]:
         if self._tools is None:
             raise LaunchError("backend_not_ready", "internal error: the back end is not ready")

@@ -18,7 +18,7 @@ from sandboxd.policy.display import neutralise
 from sandboxd.policy.paths.path_decisions import decide_path
 
 _CLOSES = Mark.PROTECTED | Mark.UNOPENABLE | Mark.DENY_READ | Mark.DENY_WRITE
-_MOVES = (Visibility.HOST_WRITABLE, Visibility.PRIVATE)
+_MOVES = (Visibility.HOST_WRITABLE, Visibility.PRIVATE, Visibility.OVERLAY)
 _PATH_MAX = 4096  # limits.h: open(2) accepts no longer path
 
 
@@ -72,10 +72,12 @@ class Attribution:
         return "" if cause is None else cause.path
 
     def is_private_socket(self, path: str) -> bool:
-        """Return whether a socket is the session's, in its `/tmp` or `/dev/shm`."""
-        if not path.startswith(("/tmp/", "/dev/shm/")):
+        """Return whether a socket is the session's: in its `/tmp` or directory, or `/dev/shm`.
+
+        In an overlay no socket of the host can be connected to."""
+        if path.startswith(("/dev/", "/proc/")) and not path.startswith("/dev/shm/"):
             return False
-        return self._shows(path) is Visibility.PRIVATE
+        return self._shows(path) in (Visibility.PRIVATE, Visibility.OVERLAY)
 
     def can_change(self, path: str) -> bool:
         """Return whether the command could have made what is at a path."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from sandboxd.plan.filesystem.mounts import Mark, Visibility, settled_at
-from sandboxd.plan.filesystem.path_entries import TMP
 from sandboxd.plan.filesystem.path_table import PathTable
 from sandboxd.plan.host_facts import ResolvedPath
 from sandboxd.policy.paths.path_decisions import Cause, EffectiveAccess, PathAccess
@@ -13,6 +12,7 @@ _ACCESS = {
     Visibility.HOST_READ_ONLY: PathAccess.READ,
     Visibility.HOST_WRITABLE: PathAccess.WRITE,
     Visibility.PRIVATE: PathAccess.OWN,
+    Visibility.OVERLAY: PathAccess.OVERLAY,
 }
 
 
@@ -54,7 +54,7 @@ def effective_access_at(table: PathTable, path: str, resolved: ResolvedPath) -> 
         write_denied=closed,
         protected=protected or locked,
         managed_reads_only=table.managed_reads_only,
-        is_session_tmp=end.shows is Visibility.PRIVATE and (end.entry.path == TMP or end.entry.link == TMP),
+        is_session_tmp=end.shows is Visibility.PRIVATE and not end.entry.path.startswith(("/dev", "/proc")),
     )
 
 

@@ -52,6 +52,8 @@ class Visibility(StrEnum):
     """Denied, and masked."""
     PRIVATE = "private"
     """Of the sandbox itself: the session's temporary directory, `/dev`, `/proc`."""
+    OVERLAY = "overlay"
+    """As on the host; what a command writes is kept for its session."""
 
 
 class Operation(StrEnum):
@@ -59,6 +61,10 @@ class Operation(StrEnum):
 
     READ_ONLY = "read-only"
     WRITABLE = "writable"
+    OVERLAY = "overlay"
+    """The host's directory, below `source`, where the session's changes are."""
+    ENTRY = "entry"
+    """An entry of the host's `/tmp`, read-only, if it is still there."""
     DEVICE = "device"
     DEVICES = "devices"
     PROCESSES = "processes"
@@ -144,6 +150,17 @@ class FileView:
     places: tuple[str, ...] = ()
     """Writable directories by their canonical paths on the host, none in another; the session's temporary directory
     first."""
+    layers: tuple[str, ...] = ()
+    """The labels of `/tmp` and the home directory."""
+    tmp_size: int | None = None
+    """Bytes in each overlay, which is then in memory."""
+    unbound: frozenset[str] | None = None
+    """Where the host's entries of `/tmp` are bound one by one: those that are not. None elsewhere."""
+
+    @property
+    def overlays(self) -> tuple[Mount, ...]:
+        """Return the overlays, parents first."""
+        return tuple(mount for mount in self.mounts if mount.operation is Operation.OVERLAY)
 
 
 @dataclass(slots=True)
@@ -197,8 +214,11 @@ def _with_zones(mounted: tuple[str, ...], view: FileView) -> FileView:
         return view
     tops = [root for root in writable_tops(view) if any(is_below(guard, root) for guard in view.guards)]
     writable, targets = writable_in(view), [one.target for one in view.mounts if one.operation in _WRITABLE]
+    overlays = [one.target for one in view.overlays]
     found = dict.fromkeys(
-        path for path in (*targets, *mounted) if any(is_below(path, top) for top in tops) and writable(path)
+        path
+        for path in (*targets, *mounted)
+        if any(is_below(path, top) for top in tops) and (writable(path) or path in overlays)
     )
     return replace(view, zones=tuple(found))
 
@@ -241,7 +261,7 @@ def writable_in(view: FileView) -> Callable[[str], bool]:
     return is_writable
 
 
-_WRITABLE = (Operation.WRITABLE, Operation.DEVICE)
+_WRITABLE = (Operation.WRITABLE, Operation.DEVICE, Operation.OVERLAY)
 """DEVICE is for writable paths below /dev, such as a directory in /dev/shm."""
 _CAN_BE_WRITTEN = (*_WRITABLE, Operation.DEVICES, Operation.PROCESSES)
 
@@ -309,6 +329,11 @@ def _settle(node: MountNode) -> None:
     node.mounted = parent.mounted if parent is not None and node.shows is above else entry.path
 
 
+_OWN_MARKS = Mark.PROTECTED | Mark.LIFTED | Mark.UNOPENABLE
+_LEFT = {Visibility.PRIVATE: _OWN_MARKS, Visibility.OVERLAY: _OWN_MARKS | Mark.VISITED}
+"""Marks without effect where a command can only change what is its session's."""
+
+
 def _shows(node: MountNode, above: Visibility) -> Visibility:
     entry = node.entry
     if entry.shows is not None:
@@ -321,7 +346,7 @@ def _shows(node: MountNode, above: Visibility) -> Visibility:
         return above if entry.kind is None else Visibility.HOST_WRITABLE
     if entry.kind is None:
         return Visibility.NOTHING if above is Visibility.HOST_WRITABLE else above
-    if above is Visibility.PRIVATE and not entry.marks & ~(Mark.PROTECTED | Mark.LIFTED | Mark.UNOPENABLE):
+    if above in _LEFT and not entry.marks & ~_LEFT[above]:
         return above
     return Visibility.HOST_READ_ONLY
 
@@ -426,7 +451,8 @@ class _Emitter:
 
     def _way_to(self, path: str, parent: MountNode | None) -> None:
         """Mount the directories between a mount and a mount below it."""
-        if parent is None or parent.shows is Visibility.HOST_READ_ONLY or path.startswith("/proc/"):
+        as_on_the_host = (Visibility.HOST_READ_ONLY, Visibility.OVERLAY)
+        if parent is None or parent.shows in as_on_the_host or path.startswith("/proc/"):
             return
         for directory in _between(parent.mounted, path):
             if directory in self._made:

@@ -34,7 +34,7 @@ def make_path_table(files: FilePolicy, place: Place, facts: Facts, *, guards: bo
     """Make all path entries. Raises `PolicyError` for what cannot be enforced."""
     _check_working_directories(place, facts)
     table = PathTable(facts.mount_aliases, guards=guards, managed_reads_only=files.managed_reads_only)
-    own = _OwnPlaces(place, facts)
+    own = _OwnPlaces(files, place, facts)
     link_trust = LinkTrust(files, place, facts)
     for mark, rules in (
         (Mark.ALLOW_WRITE, (*files.allow_write, *place.allow_write)),
@@ -56,18 +56,27 @@ def make_path_table(files: FilePolicy, place: Place, facts: Facts, *, guards: bo
 class _OwnPlaces:
     """The paths of daemon and sandbox, which no rule reaches."""
 
-    def __init__(self, place: Place, facts: Facts) -> None:
+    def __init__(self, files: FilePolicy, place: Place, facts: Facts) -> None:
+        self._files = files
+        self._overlays = TMP in place.overlays
+        self._over_home = place.home in place.overlays
+        self._home = facts.paths[place.home]
         self.session = session_directory(place, facts)
         self.base = facts.paths[place.temporary_base].real
         self.runtime = facts.paths[place.runtime_dir].real
         self.tmp = facts.paths[TMP].real
-        self.tmp_is_the_hosts = self.tmp == facts.paths[place.project_root].real
+        self._works_in_tmp = self.tmp == facts.paths[place.project_root].real
         masked = [place.runtime_dir, *place.private]
         self._masked = [self.base, *(facts.paths[path].real for path in masked if _is_directory(facts.paths[path]))]
         self._masked += [alias for path in self._masked for alias in facts.mount_aliases.others(path)]
         self._own = [self.session, self.base, self.runtime, *(facts.paths[path].real for path in place.private)]
         self._own += [alias for path in self._own for alias in facts.mount_aliases.others(path)]
         self._absent = [facts.paths[path] for path in place.private if facts.paths[path].kind is None]
+
+    @property
+    def is_private(self) -> bool:
+        """Return whether settings keep the host's `/tmp` out."""
+        return self._files.tmp == "private" and not self._works_in_tmp
 
     def covers(self, path: str) -> bool:
         return any(is_below(path, own) for own in self._own)
@@ -84,15 +93,67 @@ class _OwnPlaces:
         for masked in self._masked:
             # no read-only remount, which costs more than the mask: no program expects a file there
             entries[masked] = PathEntry(masked, shows=Visibility.NOTHING, sealed=False)
-        if self.tmp_is_the_hosts:
-            table.warn(f"{self.tmp} is the working directory, so the sandbox sees the host's {self.tmp}")
+        tmp, size = self._tmp(table), self._files.tmp_size
+        table.layers.append(f"tmp-{tmp}")
+        if self._files.home == "overlay":
+            self._add_home(table)
+        if size is not None:
+            self._limit(table, tmp, size)
+        if tmp == "host":
+            if self._works_in_tmp:
+                table.warn(f"{self.tmp} is the working directory, so the sandbox sees the host's {self.tmp}")
+        elif tmp == "overlay" or (size is not None and self._overlays):
+            _fix(entries, self.tmp, self._overlay(self.tmp, "tmp", tmp), _SHOWN.get(tmp, Visibility.PRIVATE))
+        else:
+            _fix(entries, self.tmp, Mount(Operation.WRITABLE, self.tmp, self.session), Visibility.PRIVATE)
+        if tmp == "host" or (tmp == "overlay" and size is None):
             entries[self.session] = PathEntry(
                 self.session, fixed=Mount(Operation.WRITABLE, self.session, self.session), shows=Visibility.PRIVATE
             )
         else:
-            _fix(entries, self.tmp, Mount(Operation.WRITABLE, self.tmp, self.session), Visibility.PRIVATE)
             # a link, not a second bind: rename(2) between the two names has to work, and a bind costs more
             entries[self.session] = PathEntry(self.session, link=self.tmp)
+
+    def _tmp(self, table: PathTable) -> str:
+        """Choose what `/tmp` is: the host's where a rule opens it, private where one closes it."""
+        table.entries.setdefault(self.tmp, PathEntry(self.tmp))
+        end = settled_at(table.entries, self.tmp)[-1]
+        if self._works_in_tmp or end.shows is Visibility.HOST_WRITABLE:
+            return "host"
+        if not end.readable or self._files.tmp == "private":
+            return "private"
+        return "overlay" if self._overlays else "entries"
+
+    def _add_home(self, table: PathTable) -> None:
+        """Lay the session's changes over the home directory, where it can be read and not written."""
+        home = self._home.real
+        table.entries.setdefault(home, PathEntry(home))
+        end = settled_at(table.entries, home)[-1]
+        if not self._over_home or home in ("/", self.tmp) or self._home.kind is not PathKind.DIRECTORY:
+            table.warn(f"sandbox.filesystem.home: {home} stays as it is, since nothing can be laid over it here")
+        elif end.shows is Visibility.HOST_READ_ONLY:
+            _fix(table.entries, home, self._overlay(home, "home", "overlay"), Visibility.OVERLAY)
+            table.layers.append("home-overlay")
+
+    def _overlay(self, path: str, name: str, kind: str) -> Mount:
+        part = "upper" if kind == "overlay" else "alone"
+        return Mount(Operation.OVERLAY, path, f"{overlay_directory(self.session)}/{name}/{part}")
+
+    def _limit(self, table: PathTable, tmp: str, size: int) -> None:
+        if tmp == "host" or not self._overlays:
+            why = "it is the host's" if tmp == "host" else "nothing can be mounted for a session here"
+            table.warn(f"sandbox.limits.tmp: the size of {self.tmp} is not limited, since {why}")
+        else:
+            table.tmp_size = size
+            table.layers.append("tmp-limit")
+
+
+_SHOWN = {"overlay": Visibility.OVERLAY}
+
+
+def overlay_directory(session: str) -> str:
+    """Return where the changes of a session are, given its temporary directory."""
+    return f"{session}-over"
 
 
 def _is_directory(resolved: ResolvedPath) -> bool:
@@ -228,9 +289,8 @@ def _special(table: PathTable, own: _OwnPlaces, real: str, mark: Mark, rule: Pat
     if own.covers(real):
         table.warn(f"{rule.text or rule.path}: ignored, it lies in the daemon's own directories")
         return True
-    if real == own.tmp and not own.tmp_is_the_hosts:
-        if mark & (Mark.ALLOW_WRITE | Mark.ALLOW_READ):
-            table.warn(f"{rule.text or rule.path}: {TMP} inside is the session's own directory, not the host's")
+    if real == own.tmp and own.is_private and mark is Mark.ALLOW_WRITE:
+        table.warn(f"{rule.text or rule.path}: ignored, since sandbox.filesystem.tmp is private")
         return True
     if is_below(real, PROCESSES):
         if mark & Mark.DENY_READ and real.startswith("/proc/") and not _OF_A_PROCESS.match(real):

@@ -32,6 +32,9 @@ class PathTable:
     watched: dict[tuple[str, ...], None] = field(default_factory=dict)
     missing: list[tuple[str, MarkReason]] = field(default_factory=list)
     """Absent paths of rules that open."""
+    layers: list[str] = field(default_factory=list)
+    """The labels of `/tmp` and the home directory."""
+    tmp_size: int | None = None
     locked: set[str] = field(default_factory=set)
     """Directories that are denied because a name in them cannot be kept absent; no rule lifts that."""
 

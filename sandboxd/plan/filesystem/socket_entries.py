@@ -41,7 +41,8 @@ def add_sockets(table: PathTable, network: NetworkPolicy, place: Place, facts: F
 def _add_listed(table: PathTable, rule: SocketRule, real: str, kind: PathKind) -> None:
     end = settled_at(table.entries, real)[-1]
     reason = MarkReason(Mark.ALLOW_READ, f"it is listed in {KEY}")
-    if end.shows is Visibility.PRIVATE and end.entry.path != real and kind in (PathKind.OTHER, PathKind.DIRECTORY):
+    can_be_bound = kind in (PathKind.OTHER, PathKind.DIRECTORY)
+    if end.shows in (Visibility.PRIVATE, Visibility.OVERLAY) and end.entry.path != real and can_be_bound:
         table.add(real, kind, reason)
     elif end.shows is Visibility.NOTHING and kind is PathKind.OTHER and end.entry.path != real:
         table.add(real, kind, reason)  # a socket can only be connected to, not read

@@ -20,6 +20,8 @@ class PathAccess(StrEnum):
     WRITE = "write"
     OWN = "own"
     """Private to the sandbox: the session's `/tmp`, `/dev`, `/proc`. The host's is hidden."""
+    OVERLAY = "overlay"
+    """As on the host; what is written stays in the session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,9 @@ def _decide_write(effective: EffectiveAccess) -> Decision:
             )  # fmt: skip
         if cause is not None:
             return _from_cause(Behavior.DENY, Reason.PATH_DENIED, f"writing {name} is denied", cause, hint=hint)
+    if effective.access is PathAccess.OVERLAY:
+        text = f"{name} can be written for the session alone: the host's file stays as it is"
+        return Decision(Behavior.ALLOW, Reason.SESSION_TMP, text, hint="name a path in it in a rule to share it")
     if effective.protected is not None:  # also where nothing is opened, as the reason for later
         text = f"writing {name} is denied"
         return _from_cause(Behavior.DENY, Reason.PATH_PROTECTED, text, effective.protected, hint=_LIFT)

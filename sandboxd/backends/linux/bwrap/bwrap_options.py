@@ -5,6 +5,7 @@ There is no `--new-session` (it breaks job control; the filter refuses the termi
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -55,16 +56,22 @@ class BwrapOptions:
     mounts: tuple[Mount, ...] = ()
     late: tuple[LateMount, ...] = ()
     roots: tuple[bytes, ...] = ()
+    overlays: tuple[Mount, ...] = ()
+    """Mounts of the session, which cover their targets before the late mounts."""
+    tmp_size: int | None = None
 
 
 _rendered: WeakKeyDictionary[FileView, dict[tuple[str, bool, bool], BwrapOptions]] = WeakKeyDictionary()
 
 
-def render(plan: Plan, *, weaker: bool = False, root: bool = False) -> BwrapOptions:
+def render(plan: Plan, *, weaker: bool = False, root: bool = False, entries: tuple[Mount, ...] = ()) -> BwrapOptions:
     """Return the options for a plan, cached by view.
 
     `weaker`: bind the outer /proc instead of mounting a new one. `root`: the command runs as root, which could write
-    the kernel's settings. Raises `PolicyError` when bubblewrap cannot take all options."""
+    the kernel's settings. `entries` of one directory follow the mount there. Raises `PolicyError` when bubblewrap
+    cannot take all options."""
+    if entries:
+        return _render(plan.view, plan.cwd, weaker, root, entries)
     known = _rendered.setdefault(plan.view, {})
     options = known.get((plan.cwd, weaker, root))
     if options is None:
@@ -72,10 +79,12 @@ def render(plan: Plan, *, weaker: bool = False, root: bool = False) -> BwrapOpti
     return options
 
 
-def _render(view: FileView, cwd: str, weaker: bool, root: bool) -> BwrapOptions:
+def _render(view: FileView, cwd: str, weaker: bool, root: bool, entries: tuple[Mount, ...] = ()) -> BwrapOptions:
     options: list[str] = []
     parts = split(view)
-    for mount in parts.early:
+    at = [mount.target for mount in parts.early].index(posixpath.dirname(entries[0].target)) + 1 if entries else 0
+    early = (*parts.early[:at], *entries, *parts.early[at:])
+    for mount in early:
         if weaker and mount.operation is Operation.PROCESSES:
             options += ("--ro-bind", "/proc", "/proc")
         else:
@@ -92,11 +101,13 @@ def _render(view: FileView, cwd: str, weaker: bool, root: bool) -> BwrapOptions:
     size = sum(len(option.encode("utf-8", "surrogateescape")) + 1 for option in options)
     needs_file = len(options) > MOST_OPTIONS or size > MOST_BYTES
     settings = tuple(LateMount(MountMethod.READ_ONLY_IF_THERE, path) for path in KERNEL_SETTINGS if root and not weaker)
-    return BwrapOptions(tuple(options), needs_file, parts.early, (*settings, *parts.late), writable_roots(view))
+    late, roots = (*settings, *parts.late), writable_roots(view)
+    return BwrapOptions(tuple(options), needs_file, early, late, roots, view.overlays, view.tmp_size)
 
 
 _WORDS: dict[Operation, Callable[[Mount], tuple[str, ...]]] = {
     Operation.READ_ONLY: lambda m: ("--ro-bind", m.source, m.target),
+    Operation.ENTRY: lambda m: ("--ro-bind-try", m.source, m.target),
     Operation.WRITABLE: lambda m: ("--bind", m.source, m.target),
     Operation.DEVICE: lambda m: ("--dev-bind", m.source, m.target),
     Operation.DEVICES: lambda m: ("--dev", m.target),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sandboxd.plan.filesystem.mounts import Mount, Operation
 
-_BINDS = frozenset({Operation.READ_ONLY, Operation.WRITABLE, Operation.DEVICE, Operation.MASK_FILE})
+_BINDS = frozenset({Operation.ENTRY, Operation.READ_ONLY, Operation.WRITABLE, Operation.DEVICE, Operation.MASK_FILE})
 _EMPTY = frozenset({Operation.MASK_DIRECTORY, Operation.LISTABLE_DIRECTORY, Operation.REFUSE_NAME})
 _APART = ("/dev/", "/proc/")
 """The sandbox's own file systems, which no other process can change."""
@@ -32,6 +32,7 @@ class ExpectedMount:
     point: bytes
     shows: frozenset[tuple[bytes, bytes]] | None
     only: frozenset[tuple[bytes, bytes]] | None = None
+    may_miss: bool = False
 
 
 def expected_mounts(mounts: Iterable[Mount], outside: bytes) -> tuple[ExpectedMount, ...]:
@@ -53,7 +54,7 @@ def expected_mounts(mounts: Iterable[Mount], outside: bytes) -> tuple[ExpectedMo
             only = None
             if mount.source == mount.target:  # the same must appear, also at a mount point of the host
                 only = shows.union(one[:2] for one in around.get(point, []))
-            found.append(ExpectedMount(mount.target, point, shows, only))
+            found.append(ExpectedMount(mount.target, point, shows, only, mount.operation is Operation.ENTRY))
     return tuple(found)
 
 
@@ -64,6 +65,8 @@ def misplaced(expected: Iterable[ExpectedMount], inside: bytes) -> str | None:
         shown = within.get(one.point, ())
         if one.shows is None:
             right = any(root == b"/" and rest.partition(b" - ")[2].startswith(b"tmpfs ") for _, root, rest in shown)
+        elif one.may_miss and not shown:
+            right = True
         else:
             seen = {(device, root) for device, root, _ in shown}
             right = not one.shows.isdisjoint(seen) and (one.only is None or seen <= one.only)

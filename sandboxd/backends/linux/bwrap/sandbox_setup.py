@@ -21,16 +21,18 @@ from sandboxd.backends.linux.bwrap.mount_check import ExpectedMount, expected_mo
 from sandboxd.backends.linux.network.capture import Capture
 from sandboxd.backends.linux.network.namespace_hold import NamespaceHold
 from sandboxd.backends.linux.network.namespace_program import MAX_PROGRAM, Continuation, NamespaceProgram, Step
-from sandboxd.backends.linux.network.namespace_request import NamespaceError
+from sandboxd.backends.linux.network.namespace_request import HeldDescriptor, NamespaceError
 from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker, WaitingProgram
+from sandboxd.backends.linux.session_overlays import SessionOverlays, close_all, cover
 from sandboxd.errors import LaunchError
 
 
 class SandboxSetup:
     """The set-up steps of one daemon; `worker` runs them in the namespaces."""
 
-    def __init__(self, worker: NamespaceWorker) -> None:
+    def __init__(self, worker: NamespaceWorker, overlays: SessionOverlays) -> None:
         self.worker = worker
+        self.overlays = overlays
         self._expected: WeakKeyDictionary[BwrapOptions, tuple[bytes, tuple[ExpectedMount, ...]]] = WeakKeyDictionary()
         """For one version of the host's mounts."""
         self._programs: WeakKeyDictionary[BwrapOptions, dict[tuple[Step, ...], tuple[NamespaceProgram, ...]]] = (
@@ -48,7 +50,8 @@ class SandboxSetup:
         programs = known.get(before)
         if programs is None:
             known.clear()
-            programs = known[before] = tuple(programs_of((*before, *options.late)))
+            late = () if options.overlays else options.late  # they are mounted in the overlays
+            programs = known[before] = tuple(programs_of((*before, *late)))
         return programs
 
     def check_mounts(self, pid: int, outside: bytes, options: BwrapOptions) -> None:
@@ -86,25 +89,43 @@ class RunningSetup:
         self._options = options
         self._capture = capture
         self._begun: _Begun | None = None
+        self._trees: asyncio.Task[list[HeldDescriptor]] | None = None
         self._around: bytes | None = None
         """The mounts around bubblewrap when it copied them."""
 
     def born(self, pid: int, bubblewrap: int) -> None:
         with contextlib.suppress(LaunchError):  # it has ended already, which is reported elsewhere
             self._around = _mounts_around(bubblewrap)
-        if self._capture is None:
+        overlays = self._options.overlays
+        copies = bool(overlays) and self._setup.overlays.are_kept(overlays)  # its user namespace has no ids yet
+        if self._capture is None and not copies:
             return
         try:
             network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return
+        if copies:
+            self._trees = asyncio.ensure_future(self._take_trees(os.dup(network)))
         try:
+            if self._capture is None:
+                return
             stay = self._setup.worker.stay(network, _early(self._capture))
             self._begun = _Begun(pid, _identity(network), stay)
         finally:
             os.close(network)
 
+    async def _take_trees(self, network: int) -> list[HeldDescriptor]:
+        """Take a mount of each overlay; `network` is closed."""
+        try:
+            return await self._setup.overlays.trees(network, self._options.overlays, self._options.tmp_size)
+        finally:
+            os.close(network)
+
     def abandon(self) -> None:
+        if self._trees is not None:
+            self._trees.add_done_callback(_close_trees)
+            self._trees.cancel()
+            self._trees = None
         if self._begun is not None:
             self._begun.stay.close()
             self._begun = None
@@ -131,7 +152,43 @@ class RunningSetup:
             if work is not None:
                 work.first.cancel()
             raise
-        return None if work is None else self._finish(begun, work, pid, listeners)
+        if not self._options.overlays:
+            return None if work is None else self._finish(begun, work, pid, listeners)
+        return self._finish_covered(begun, work, pid, listeners, around)
+
+    async def _finish_covered(
+        self, begun: _Begun | None, work: _Work | None, pid: int, listeners: Listeners, around: bytes
+    ) -> None:
+        """Mount the overlays, and in them what was there; meanwhile finish the rest."""
+        covering = asyncio.ensure_future(self._cover(pid, listeners, around))
+        try:
+            if work is not None:
+                await self._finish(begun, work, pid, listeners)
+            await covering
+        finally:
+            covering.cancel()
+
+    async def _cover(self, pid: int, listeners: Listeners, around: bytes) -> None:
+        assert listeners.inside is not None
+        network, options = listeners.inside.fileno(), self._options
+        if self._trees is None:
+            self._trees = asyncio.ensure_future(self._take_trees(os.dup(network)))
+        taking, self._trees = self._trees, None
+        trees = await taking
+        try:
+            steps = cover(options.overlays, _mounts_around(pid))
+            mounts = _mounts_of(pid)
+            try:
+                program, numbers = NamespaceProgram.of(steps), [one.fileno() for one in trees]
+                covered = self._setup.worker.start(network, program, mounts, numbers)
+            finally:
+                os.close(mounts)
+            await covered
+        finally:
+            close_all(trees)
+        self._setup.check_mounts(pid, around, options)  # what was moved meanwhile is elsewhere now
+        for late in programs_of(options.late):
+            await self._start(pid, network, late)
 
     def _whole(self, pid: int, network: int) -> _Work | None:
         """Run all steps now."""
@@ -208,6 +265,12 @@ def programs_of(steps: Sequence[Step]) -> Iterator[NamespaceProgram]:
         size += length
     if part:
         yield NamespaceProgram.of(part)
+
+
+def _close_trees(taking: asyncio.Future[list[HeldDescriptor]]) -> None:
+    """Close what a launch has not used."""
+    if not taking.cancelled() and taking.exception() is None:
+        close_all(taking.result())
 
 
 def _identity(descriptor: int) -> tuple[int, int]:

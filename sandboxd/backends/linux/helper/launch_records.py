@@ -79,3 +79,5 @@ class LaunchRecord:
     limits: Limits = NO_LIMITS
     processes: ProcessLimit | None = None
     guards: tuple[str, ...] = ()
+    overlays: tuple[Mount, ...] = ()
+    tmp_size: int | None = None

@@ -18,6 +18,7 @@ from sandboxd.backends.linux.network.capture import Ability, Reach, capture_for
 from sandboxd.backends.linux.network.namespace_request import NamespaceError
 from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
 from sandboxd.backends.linux.network.netlink import Family
+from sandboxd.backends.linux.session_overlays import why_no_overlays
 from sandboxd.plan.network import NetworkPlan
 from sandboxd.policy.violation import DenialEvent
 
@@ -33,24 +34,33 @@ class Probed:
 
     ability: Ability
     is_final: bool
+    no_overlays: str = ""
+    """The reason why no overlay can be mounted, or ""."""
 
 
 async def probe_capture(
-    bridge: Bridge, worker: NamespaceWorker, ticket: str, argv: Sequence[str], configuration: LaunchConfiguration
+    bridge: Bridge,
+    worker: NamespaceWorker,
+    ticket: str,
+    argv: Sequence[str],
+    configuration: LaunchConfiguration,
+    directory: str = "",
 ) -> Probed:
     """Probe with a minimal sandbox.
 
-    `argv` launches it by this ticket; `configuration` is for its helper, with Flags.WAIT."""
-    found: list[Ability] = []
+    `argv` launches it by this ticket; `configuration` is for its helper, with Flags.WAIT. An overlay is tried in
+    `directory`, which is made and removed."""
+    found: list[Probed] = []
     observer = _ProbeObserver()
-    handle = bridge.expect(ticket, ExpectedLaunch(configuration, None, observer, _Trial(worker, found)))
+    handle = bridge.expect(ticket, ExpectedLaunch(configuration, None, observer, _Trial(worker, directory, found)))
     try:
         process = await asyncio.create_subprocess_exec(
             *argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/"
         )
     except OSError as error:
         handle.cancel()
-        return Probed(Ability(None, reason=f"cannot start a sandbox: {error.strerror}"), is_final=False)
+        why = f"cannot start a sandbox: {error.strerror}"
+        return Probed(Ability(None, reason=why), is_final=False, no_overlays=why)
     try:
         async with asyncio.timeout(PATIENCE_S):
             await process.wait()
@@ -64,27 +74,34 @@ async def probe_capture(
             process.kill()
             await process.wait()
     if found:
-        return Probed(found[0], is_final=True)
+        return found[0]
     reason = observer.reason or f"the sandbox ended with status {process.returncode}"
-    return Probed(Ability(None, reason=f"cannot probe the capture: {reason}"), is_final=False)
+    why = f"cannot probe the capture: {reason}"
+    return Probed(Ability(None, reason=why), is_final=False, no_overlays=why)
 
 
 class _Trial:
     """The set-up of the probe's sandbox."""
 
-    def __init__(self, worker: NamespaceWorker, found: list[Ability]) -> None:
+    def __init__(self, worker: NamespaceWorker, directory: str, found: list[Probed]) -> None:
         self._worker = worker
+        self._directory = directory
         self._found = found
 
     def born(self, pid: int, bubblewrap: int) -> None: ...
 
     def complete(self, pid: int, bubblewrap: int, listeners: Listeners) -> Awaitable[None]:
-        return _try_all(listeners, self._worker, self._found)
+        return self._try(pid, listeners)
+
+    async def _try(self, pid: int, listeners: Listeners) -> None:
+        ability = await _try_all(listeners, self._worker)
+        why = await why_no_overlays(self._worker, listeners.namespace, pid, self._directory)
+        self._found.append(Probed(ability, True, why))
 
     def abandon(self) -> None: ...
 
 
-async def _try_all(listeners: Listeners, worker: NamespaceWorker, found: list[Ability]) -> None:
+async def _try_all(listeners: Listeners, worker: NamespaceWorker) -> Ability:
     reason = ""
     for attempt in ATTEMPTS:
         capture = capture_for(attempt, NetworkPlan())
@@ -96,9 +113,8 @@ async def _try_all(listeners: Listeners, worker: NamespaceWorker, found: list[Ab
             continue
         for one in sockets:
             one.close()
-        found.append(Ability(attempt.reach, attempt.families, reason))
-        return
-    found.append(Ability(None, reason=reason))
+        return Ability(attempt.reach, attempt.families, reason)
+    return Ability(None, reason=reason)
 
 
 class _ProbeObserver:

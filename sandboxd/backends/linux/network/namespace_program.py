@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -29,6 +29,7 @@ _HEAD = struct.Struct("=II")
 _NETLINK = struct.Struct("=II")
 _OPEN = struct.Struct("=6I28s")
 _MOUNT = struct.Struct("=II")
+_CALL = struct.Struct("=II10i")
 _OPTION = struct.Struct("=IIi")
 _ANSWER = struct.Struct("=II")
 ANSWER_SIZE = _ANSWER.size
@@ -105,15 +106,20 @@ class MountMethod(IntEnum):
     """The existing symlink."""
     COPY = 4
     """The mount at the source."""
+    TAKE = 5
+    """No mount: what is mounted there is copied, with all below, for a PUT."""
+    PUT = 6
+    """The tree of this number: those that come with the program, then the copies."""
 
 
 @dataclass(frozen=True, slots=True)
 class LateMount:
-    """One mount in the sandbox's mount namespace; `source` is for COPY."""
+    """One mount in the sandbox's mount namespace; `source` is for COPY, `tree` for PUT."""
 
     how: MountMethod
     target: str
     source: str = ""
+    tree: int = 0
 
     @property
     def purpose(self) -> str:
@@ -121,7 +127,50 @@ class LateMount:
 
     def encode(self) -> bytes:
         target, source = os.fsencode(self.target), os.fsencode(self.source)
-        return _step(3, _MOUNT.pack(self.how, len(target) + 1) + target + b"\0" + source + b"\0")
+        return _step(3, _MOUNT.pack(self.how + self.tree, len(target) + 1) + target + b"\0" + source + b"\0")
+
+
+class Then(IntEnum):
+    """The use of the result of a system call; TRY ignores a failure as well."""
+
+    DROP = 0
+    KEEP = 1
+    GIVE = 2
+    TRY = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SystemCall:
+    """A step that makes one system call; an argument of type `Kept` is an earlier result."""
+
+    name: str
+    arguments: tuple[int | str | Kept, ...]
+    then: Then = Then.DROP
+    purpose: str = ""
+
+    def encode(self) -> bytes:
+        text, words = b"", []
+        for one in (*self.arguments, *(0,) * (5 - len(self.arguments))):
+            if isinstance(one, str):
+                words += [1, len(text)]
+                text += os.fsencode(one) + b"\0"
+            else:
+                words += [2, one.number] if isinstance(one, Kept) else [0, one]
+        return _step(5, _CALL.pack(_NUMBERS[self.name][_IS_ARM], self.then, *words) + (text or b"\0"))
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The result of an earlier step, by its number among those that were kept."""
+
+    number: int
+
+
+_IS_ARM = os.uname().machine == "aarch64"
+_NUMBERS = {  # on x86_64 and aarch64
+    "mount": (165, 40), "mkdirat": (258, 34), "openat": (257, 56), "umask": (95, 166), "unshare": (272, 97),
+    "open_tree": (428, 428), "fsconfig": (431, 431), "fspick": (433, 433),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +183,7 @@ class Continuation:
         return _step(4, b"")
 
 
-Step = Configure | OpenSocket | OpenNetlink | LateMount | Continuation
+Step = Configure | OpenSocket | OpenNetlink | LateMount | SystemCall | Continuation
 
 
 def _step(kind: int, body: bytes) -> bytes:
@@ -154,13 +203,14 @@ class NamespaceProgram:
     """True when a second part follows."""
 
     @classmethod
-    def of(cls, steps: Sequence[Step]) -> NamespaceProgram:
+    def of(cls, steps: Iterable[Step]) -> NamespaceProgram:
+        steps = tuple(steps)
         encoded = b"".join(step.encode() for step in steps)
-        sockets = sum(isinstance(step, OpenSocket | OpenNetlink) for step in steps)
+        sockets = sum(isinstance(step, OpenSocket | OpenNetlink) or gives(step) for step in steps)
         if not steps or len(encoded) > MAX_PROGRAM or sockets > MAX_SOCKETS:
             raise InternalError("namespace_program", f"{len(encoded)} bytes and {sockets} sockets in one program")
         has_mounts = any(isinstance(step, LateMount) for step in steps)
-        return cls(tuple(steps), encoded, sockets, has_mounts, isinstance(steps[-1], Continuation))
+        return cls(steps, encoded, sockets, has_mounts, isinstance(steps[-1], Continuation))
 
     def step(self, stage: int) -> Step | None:
         """Return the step of this stage of an answer."""
@@ -172,6 +222,11 @@ class NamespaceProgram:
         if (step := self.step(stage)) is not None:
             return f"cannot {step.purpose}"
         return STAGES.get(stage, f"an unknown stage ({stage}) failed")
+
+
+def gives(step: Step) -> bool:
+    """Return whether a step hands out a descriptor that may be no socket."""
+    return isinstance(step, SystemCall) and step.then is Then.GIVE
 
 
 COMPLETE = 0

@@ -6,6 +6,8 @@ import array
 import asyncio
 import os
 import socket
+from collections.abc import Sequence
+from typing import Any
 
 from sandboxd.backends.linux.network.namespace_program import (
     ANSWER_SIZE,
@@ -14,6 +16,7 @@ from sandboxd.backends.linux.network.namespace_program import (
     LateMount,
     NamespaceProgram,
     ProgramResult,
+    gives,
 )
 from sandboxd.errors import LaunchError
 
@@ -47,6 +50,25 @@ _MOUNT_FAILED = (
 )
 
 
+class HeldDescriptor:
+    """The owner of a descriptor that is no socket."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def fileno(self) -> int:
+        return self._number
+
+    def detach(self) -> int:
+        """Give the descriptor away."""
+        number, self._number = self._number, -1
+        return number
+
+    def close(self) -> None:
+        if self._number >= 0:
+            os.close(self.detach())
+
+
 class NamespaceRequest:
     """Owner of a request's descriptors until they are sent, and of its answer."""
 
@@ -57,17 +79,19 @@ class NamespaceRequest:
         self._rest_program = program
         self._loop = loop
         self._namespace = self._mounts = -1
+        self._trees: tuple[int, ...] = ()
         self._far: socket.socket | None = None
         self._answers: socket.socket | None = None
         self._timeout: asyncio.TimerHandle | None = None
 
-    def attach(self, namespace: int, mounts: int | None) -> None:
-        """Duplicate the namespaces, and open the answer's socket. Raises OSError."""
+    def attach(self, namespace: int, mounts: int | None, trees: Sequence[int] = ()) -> None:
+        """Duplicate the descriptors, and open the answer's socket. Raises OSError."""
         self._answers, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._answers.setblocking(False)
         self._await(self.future)
         self._namespace = os.dup(namespace)
         self._mounts = -1 if mounts is None else os.dup(mounts)
+        self._trees = tuple(map(os.dup, trees))
 
     def _await(self, future: asyncio.Future[list[socket.socket]]) -> None:
         """Take the next answer for this future."""
@@ -110,7 +134,7 @@ class NamespaceRequest:
             return
         rights = array.array("i", [self._namespace, self._far.fileno()])
         if self._mounts >= 0:
-            rights.append(self._mounts)
+            rights.extend((self._mounts, *self._trees))
         requests.sendmsg([self._program.encoded], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         self._release_sent()
 
@@ -122,11 +146,11 @@ class NamespaceRequest:
         assert self._answers is not None
         if self.future.done():
             return
-        sockets: list[socket.socket] = []
+        sockets: list[Any] = []
         try:
             data, ancillary, _, _ = self._answers.recvmsg(ANSWER_SIZE + 1, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
             for _, _, payload in ancillary:
-                sockets += [socket.socket(fileno=number) for number in array.array("i", payload)]
+                sockets += [self._own(number) for number in array.array("i", payload)]
             if not data:
                 self.fail("the helper process died")
                 return
@@ -144,6 +168,10 @@ class NamespaceRequest:
         mount = isinstance(self._program.step(answer.stage), LateMount)
         what = self._program.describe(answer.stage) if answer.stage else "the answer lacks sockets"
         self.fail(what, answer.errno, mount=mount)
+
+    def _own(self, number: int) -> Any:
+        """Return the owner of a received descriptor."""
+        return HeldDescriptor(number) if any(map(gives, self._program.steps)) else socket.socket(fileno=number)
 
     def _done(self, future: asyncio.Future[list[socket.socket]]) -> None:
         if future is not self.future:  # the rest is already under way
@@ -167,9 +195,10 @@ class NamespaceRequest:
             self._rest.cancel()
 
     def _release_sent(self) -> None:
-        for descriptor in filter(lambda number: number >= 0, (self._namespace, self._mounts)):
+        for descriptor in filter(lambda number: number >= 0, (self._namespace, self._mounts, *self._trees)):
             os.close(descriptor)
         self._namespace = self._mounts = -1
+        self._trees = ()
         if self._far is not None:
             self._far.close()
             self._far = None

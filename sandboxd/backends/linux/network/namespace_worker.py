@@ -11,10 +11,11 @@ import os
 import socket
 import subprocess
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from sandboxd.backends.linux.network.namespace_program import NamespaceProgram
-from sandboxd.backends.linux.network.namespace_request import NamespaceRequest
+from sandboxd.backends.linux.network.namespace_request import HeldDescriptor, NamespaceRequest
 
 
 class NamespaceWorker:
@@ -61,22 +62,23 @@ class NamespaceWorker:
         return self._process.pid if self._process is not None else None
 
     def start(
-        self, namespace: int, program: NamespaceProgram, mounts: int | None = None
+        self, namespace: int, program: NamespaceProgram, mounts: int | None = None, trees: Sequence[int] = ()
     ) -> asyncio.Future[list[socket.socket]]:
         """Start a program; the future returns the opened sockets.
 
         The caller owns them. The future raises NamespaceError, and can be cancelled at any time. `namespace` is
-        borrowed during the call only, and so is `mounts`, the mount namespace for programs with mounts."""
+        borrowed during the call only, and so are `mounts`, the mount namespace for programs with mounts, and the
+        `trees` that these put."""
         request = NamespaceRequest(program, self._loop)
-        self._begin(request, namespace, mounts)
+        self._begin(request, namespace, mounts, trees)
         return request.future
 
-    def _begin(self, request: NamespaceRequest, namespace: int, mounts: int | None) -> None:
+    def _begin(self, request: NamespaceRequest, namespace: int, mounts: int | None, trees: Sequence[int] = ()) -> None:
         if self._closed:
             request.fail("the daemon is ending")
             return
         try:
-            request.attach(namespace, mounts)
+            request.attach(namespace, mounts, trees)
             if self._requests is None:
                 self.open()
         except OSError as error:
@@ -97,6 +99,11 @@ class NamespaceWorker:
     ) -> list[socket.socket]:
         """Run a program, and return its sockets."""
         return await self.start(namespace, program, mounts)
+
+    async def take(self, namespace: int, program: NamespaceProgram) -> list[HeldDescriptor]:
+        """Run a program, and return the descriptors that it gives."""
+        found: list[Any] = await self.start(namespace, program)
+        return found
 
     def _send_waiting(self) -> None:
         while self._waiting:

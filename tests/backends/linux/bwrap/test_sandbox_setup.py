@@ -17,6 +17,7 @@ from sandboxd.backends.linux.network import netlink
 from sandboxd.backends.linux.network.capture import Capture
 from sandboxd.backends.linux.network.namespace_program import STREAM, Configure, OpenSocket, SocketUse
 from sandboxd.backends.linux.network.netlink import Family
+from sandboxd.backends.linux.session_overlays import SessionOverlays
 from support.namespaces import namespace_worker
 from support.waiting import wait_until, wait_until_async
 
@@ -49,7 +50,7 @@ async def test_a_sandbox_that_ends_early_leaves_its_namespaces_empty(bubblewrap:
     [init] = children(bubblewrap.pid)
     async with namespace_worker() as worker:
         assert worker.pid is not None
-        completing = SandboxSetup(worker).of(BwrapOptions((), needs_file=False), CAPTURE)
+        completing = SandboxSetup(worker, SessionOverlays(worker)).of(BwrapOptions((), needs_file=False), CAPTURE)
         listeners = Listeners(namespace=os.open(f"/proc/{init}/ns/net", os.O_RDONLY))
         completing.born(init, bubblewrap.pid)
         resident = worker.pid

@@ -1,0 +1,291 @@
+"""The overlays of sessions: a directory of the host, and over it what the commands of a session write.
+
+One overlay is made for each session, since two over one upper directory are undefined. It is mounted in a mount
+namespace that a descriptor keeps and no process is in; the first command lends its user namespace. Each command gets a
+copy of that mount. The kernel remembers names that it has looked up, so each copy begins with forgetting them: what
+programs outside have made or replaced meanwhile is seen."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sandboxd.backends.linux.network.namespace_program import (
+    Kept,
+    LateMount,
+    MountMethod,
+    NamespaceProgram,
+    Step,
+    SystemCall,
+    Then,
+)
+from sandboxd.backends.linux.network.namespace_request import HeldDescriptor, NamespaceError
+from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
+from sandboxd.errors import LaunchError
+from sandboxd.handover.record import Descriptor
+from sandboxd.paths import is_below, mount_field
+from sandboxd.plan.filesystem.mounts import Mount, Operation
+
+_AT_CWD, _CLOSE_ON_EXEC = -100, os.O_CLOEXEC
+_NEW_MOUNTS = 0x20000  # CLONE_NEWNS
+_NO_SETUID_NO_DEVICES = 2 | 4  # MS_NOSUID, MS_NODEV
+_CLONE = 1  # OPEN_TREE_CLONE, FSPICK_CLOEXEC
+_RECONFIGURE = 7  # FSCONFIG_CMD_RECONFIGURE
+_OWN_NAMESPACE = "/proc/self/ns/mnt"
+_SPECIAL = frozenset(",:\\")
+"""Characters with a meaning in the options of a mount."""
+MOST_ENTRIES = 200
+"""Entries of the host's directory that are bound one by one: each takes a quarter of a millisecond."""
+MOST_MOUNTS = 500
+"""Mounts of one command in its overlays, without those inside of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverlayRecord:
+    """One overlay, for the next daemon."""
+
+    root: str
+    namespace: Descriptor
+    point: str
+
+
+@dataclass(slots=True)
+class _Keeper:
+    """The mount of one overlay at `point` in a namespace that it keeps."""
+
+    point: str
+    namespace: int = -1
+    is_own: bool = True
+    making: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class SessionOverlays:
+    """All overlays of a daemon, by their directories: `upper`, `work` and `view` in each."""
+
+    def __init__(self, worker: NamespaceWorker) -> None:
+        self._worker = worker
+        self._keepers: dict[str, _Keeper] = {}
+        self._decided: dict[str, frozenset[str]] = {}
+
+    def decide(self, directory: str, paths: Mapping[str, str]) -> frozenset[str]:
+        """Return which of these directories a session has overlays of, once and for all of its commands.
+
+        The kernel lays nothing over a directory with mounts of the host in it."""
+        decided = self._decided.get(directory)
+        if decided is None:
+            points = [mount_field(line, 4) for line in Path("/proc/self/mountinfo").read_bytes().split(b"\n") if line]
+            found = []
+            for name, path in paths.items():
+                real = os.path.realpath(path)
+                has_mounts = any(point != real and is_below(point, real) for point in points)
+                if f"{directory}/{name}" in self._keepers or not (has_mounts or _SPECIAL.intersection(real)):
+                    found.append(path)
+            decided = self._decided[directory] = frozenset(found)
+        return decided
+
+    def are_kept(self, overlays: Sequence[Mount]) -> bool:
+        """Return whether all of these have been made, so that a command needs only copies."""
+        kept = (self._keepers.get(os.path.dirname(one.source)) for one in overlays)
+        return all(one is not None and one.namespace >= 0 for one in kept)
+
+    async def trees(self, network: int, overlays: Sequence[Mount], size: int | None) -> list[HeldDescriptor]:
+        """Return a mount for each overlay, to be put once. Raises NamespaceError, LaunchError.
+
+        `network` is a namespace of a sandbox; it is borrowed while this runs."""
+        found: list[HeldDescriptor] = []
+        try:
+            for one in overlays:
+                found += await self._tree(network, one, size)
+        except BaseException:
+            close_all(found)
+            raise
+        return found
+
+    async def _tree(self, network: int, overlay: Mount, size: int | None) -> list[HeldDescriptor]:
+        root = os.path.dirname(overlay.source)
+        keeper = self._keepers.setdefault(root, _Keeper(f"{root}/view"))
+        async with keeper.making:
+            if keeper.namespace < 0:
+                try:
+                    made = await asyncio.to_thread(_make_directories, root, overlay.target)
+                    program = NamespaceProgram.of(_make(root, overlay, size, made))
+                    (namespace,) = await self._worker.take(network, program)
+                except OSError as error:
+                    hint = "check the free space there, or: sandboxd settings set sandbox.filesystem.tmp private"
+                    message = f"cannot make the directories of {overlay.target}: {error.strerror}"
+                    raise LaunchError("overlay_failed", message, hint=hint) from error
+                keeper.namespace = namespace.detach()
+        return await self._worker.take(keeper.namespace, NamespaceProgram.of(_copy(keeper)))
+
+    def adopt(self, overlays: Sequence[Mount], process: int) -> None:
+        """Go on with the overlays of a command that an earlier daemon has left running."""
+        for one in overlays:
+            keeper = self._keepers.setdefault(os.path.dirname(one.source), _Keeper(one.target, is_own=False))
+            if keeper.namespace < 0:
+                with contextlib.suppress(OSError):
+                    keeper.namespace = os.open(f"/proc/{process}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+
+    def forget(self, directory: str) -> None:
+        """End the overlays below the directory of a session."""
+        self._decided.pop(directory, None)
+        for root in [root for root in self._keepers if is_below(root, directory)]:
+            keeper = self._keepers.pop(root)
+            if keeper.namespace >= 0:
+                os.close(keeper.namespace)
+
+    def hand_over(self) -> Iterator[OverlayRecord]:
+        """Yield the records of all overlays, and let go of them."""
+        for root, keeper in self._keepers.items():
+            if keeper.namespace >= 0 and keeper.is_own:
+                yield OverlayRecord(root, Descriptor(keeper.namespace), keeper.point)
+        self._keepers.clear()
+
+    def inherit(self, record: OverlayRecord) -> None:
+        """Take over an overlay of an earlier daemon."""
+        self._keepers[record.root] = _Keeper(record.point, record.namespace)
+
+    def close(self) -> None:
+        """End all overlays; commands that run keep theirs."""
+        self.forget("/")
+
+
+async def why_no_overlays(worker: NamespaceWorker, network: int, pid: int, directory: str, lower: str = "/tmp") -> str:
+    """Try an overlay in a sandbox; return why there can be none, or ""."""
+    overlays = SessionOverlays(worker)
+    mount = Mount(Operation.OVERLAY, lower, f"{directory}/tmp/upper")
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(directory, 0o700)
+    if _SPECIAL.intersection(directory):
+        return f"{directory} has one of the characters {''.join(sorted(_SPECIAL))}"
+    try:
+        trees = await overlays.trees(network, (mount,), None)
+        try:
+            mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                steps = cover((mount,), b"")
+                await worker.start(network, NamespaceProgram.of(steps), mounts, [one.fileno() for one in trees])
+            finally:
+                os.close(mounts)
+        finally:
+            close_all(trees)
+    except (NamespaceError, LaunchError) as error:
+        return error.message
+    except OSError as error:
+        return error.strerror or str(error)
+    finally:
+        overlays.close()
+        await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+    return ""
+
+
+def close_all(trees: Sequence[HeldDescriptor]) -> None:
+    for one in trees:
+        one.close()
+
+
+def _make_directories(root: str, lower: str) -> list[str]:
+    """Make the directories of an overlay; return names of directories that all users write in."""
+    for directory in (os.path.dirname(root), root):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(directory, 0o700)
+    state = os.stat(lower)
+    names = _shared_names(lower)
+    for part in ("upper", "work", "view", *(f"upper/{name}" for name in names)):
+        path = f"{root}/{part}"
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+            if part.startswith("upper"):
+                os.chmod(path, stat.S_IMODE(state.st_mode) if part == "upper" else 0o1777)
+    return names
+
+
+def bound_entries(directory: str, without: frozenset[str]) -> tuple[Mount, ...]:
+    """Return a mount for each file and directory that stands there, some hundred at most."""
+    found: list[Mount] = []
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name in without or len(found) == MOST_ENTRIES:
+                continue
+            if entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False):
+                found.append(Mount(Operation.ENTRY, entry.path, entry.path))
+    return tuple(found)
+
+
+def _shared_names(lower: str) -> list[str]:
+    """Return the directories of other users that all users write in, such as that of X11.
+
+    The kernel copies no directory of another user, so such ones are there from the beginning."""
+    own, found = os.geteuid(), []
+    with os.scandir(lower) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                state = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(state.st_mode) and state.st_uid != own and state.st_mode & 0o002:
+                    found.append(entry.name)
+    return found[:64]
+
+
+def _make(root: str, overlay: Mount, size: int | None, names: Sequence[str]) -> Iterator[Step]:
+    """Yield the steps that make the mount of an overlay in a namespace of its own."""
+    where = f"keep the changes of {overlay.target}"
+    yield SystemCall("unshare", (_NEW_MOUNTS,), purpose=where)
+    flags = _NO_SETUID_NO_DEVICES
+    if size is not None:
+        yield SystemCall("umask", (0,), Then.TRY)
+        yield SystemCall("mount", ("tmpfs", root, "tmpfs", flags, f"size={size},mode=0700"), purpose=where)
+        for part, mode in (("upper", 0o1777), ("work", 0o700), ("view", 0o700), ("alone", 0o1777)):
+            yield SystemCall("mkdirat", (_AT_CWD, f"{root}/{part}", mode), purpose=where)
+        for name in names:
+            yield SystemCall("mkdirat", (_AT_CWD, f"{root}/upper/{name}", 0o1777), Then.TRY)
+    if overlay.source.endswith("/alone"):
+        yield SystemCall("mount", (overlay.source, f"{root}/view", "", 4096, 0), purpose=where)  # MS_BIND
+    else:
+        options = f"lowerdir={overlay.target},upperdir={root}/upper,workdir={root}/work,userxattr"
+        yield SystemCall("mount", ("overlay", f"{root}/view", "overlay", flags, options), purpose=where)
+    yield SystemCall("openat", (_AT_CWD, _OWN_NAMESPACE, _CLOSE_ON_EXEC), Then.GIVE, where)
+
+
+def _copy(keeper: _Keeper) -> Iterator[Step]:
+    """Yield the steps that hand out a copy of the mount."""
+    if keeper.is_own:
+        yield SystemCall("fspick", (_AT_CWD, keeper.point, _CLONE), Then.KEEP, f"look at {keeper.point}")
+        yield SystemCall("fsconfig", (Kept(0), _RECONFIGURE, 0, 0, 0), Then.TRY)
+    arguments = (_AT_CWD, keeper.point, _CLONE | _CLOSE_ON_EXEC)
+    yield SystemCall("open_tree", arguments, Then.GIVE, f"copy the mount at {keeper.point}")
+
+
+def cover(overlays: Sequence[Mount], inside: bytes) -> list[Step]:
+    """Return the steps that mount overlays and, in them, what was mounted there. Raises LaunchError.
+
+    `inside` are the mounts of the sandbox. An overlay shows none of the mounts in the directory that it covers."""
+    points = [one.target for one in overlays]
+    below = _tops(points, inside)
+    if len(below) > MOST_MOUNTS:
+        raise LaunchError(
+            "mounts_too_many",
+            f"{len(below):,} paths in {points[0]} are mounted one by one, of {MOST_MOUNTS:,} that are possible",
+            hint="name a directory above the paths instead of each of them",
+        )
+    tree = {path: number for number, path in enumerate([*points, *below])}
+    taken: list[Step] = [LateMount(MountMethod.TAKE, path) for path in below]
+    return [*taken, *(LateMount(MountMethod.PUT, path, tree=tree[path]) for path in sorted(tree))]
+
+
+def _tops(points: Sequence[str], inside: bytes) -> list[str]:
+    """Return the topmost mounts below these points."""
+    found: list[str] = []
+    shown = {mount_field(line, 4) for line in inside.split(b"\n") if line}
+    for path in sorted(shown, key=lambda path: path.replace("/", "\0")):
+        lies_in = [point for point in points if path != point and is_below(path, point)]
+        if not lies_in or path in points or path.endswith("//deleted"):
+            continue
+        nearest = max(lies_in, key=len)
+        if not any(is_below(path, one) and is_below(one, nearest) for one in found):
+            found.append(path)
+    return found

@@ -1,0 +1,231 @@
+"""/tmp in a session: the host's shows through, what commands write is the session's, and neither reaches the other."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.daemons import DaemonProcess, StartDaemon
+from support.waiting import wait_until
+
+from .test_mounts_below import NEW_NAMESPACE, RECURSIVE_PRIVATE
+
+PLAY = """
+import json, subprocess, sys
+from sandboxd_client import Client
+cwd, steps = json.loads(sys.argv[1])
+with Client(autostart=False) as box, box.session(cwd) as here, box.session(cwd) as other:
+    said = []
+    for who, line in steps:
+        words = ["sh", "-c", line]
+        run = {"in": here.run, "other": other.run, "out": subprocess.run}[who]
+        done = run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        said.append(done.stdout.strip())
+print(json.dumps(said))
+"""
+
+
+def play(daemon: DaemonProcess, *steps: tuple[str, str], cwd: str = ".") -> list[str]:
+    """The outputs of shell lines in one session (in), another (other), or outside of any (out)."""
+    done = daemon.python(PLAY, json.dumps([cwd, steps]))
+    assert done.returncode == 0, done.stderr
+    said: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return said
+
+
+@pytest.fixture
+def daemon(share_daemon: StartDaemon) -> DaemonProcess:
+    return share_daemon(settings={})
+
+
+@pytest.fixture
+def place(daemon: DaemonProcess) -> Iterator[Path]:
+    """A directory of the identity in the host's /tmp."""
+    made = Path(tempfile.mkdtemp(prefix="sdt-", dir="/tmp"))
+    daemon.identity.own(made)
+    made.chmod(0o755)
+    yield made
+    wait_until(lambda: _removed(made), "placeholders are gone")
+
+
+def _removed(directory: Path) -> bool:
+    shutil.rmtree(directory, ignore_errors=True)
+    return not directory.exists()
+
+
+def test_writes_are_the_sessions_and_the_host_shows(daemon: DaemonProcess, place: Path) -> None:
+    daemon.identity.write(place / "host", "of the host\n")
+    daemon.identity.write(place / "gone", "")
+    new = f"/tmp/{place.name}-new"
+    said = play(
+        daemon,
+        ("in", f"cat {place}/host; echo more >> {place}/host; rm {place}/gone; echo mine > {new}; mkdir {place}/d"),
+        ("in", f"cat {place}/host {new}; ls {place}; mv {new} {place}/d/x; rm -r {place}/d; stat -c %a /tmp"),
+        ("other", f"cat {place}/host; ls {place}; ls {new}"),
+        ("out", f"cat {place}/host; ls {place}; ls {new}"),
+    )
+    outside = f"of the host\ngone\nhost\nls: cannot access '{new}': No such file or directory"
+    assert said == ["of the host", "of the host\nmore\nmine\nd\nhost\n1777", outside, outside]
+
+
+def test_what_the_host_changes_meanwhile_is_seen(daemon: DaemonProcess, place: Path) -> None:
+    """Names are remembered by the kernel: absent ones, and those that are another file by now."""
+    daemon.identity.write(place / "old", "1\n")
+    look = f"cat {place}/old {place}/new 2>&1"
+    said = play(
+        daemon,
+        ("in", look),
+        ("out", f"echo 2 > {place}/t; mv {place}/t {place}/old; echo 3 > {place}/new"),
+        ("in", look),
+        ("out", f"rm {place}/old"),
+        ("in", look),
+    )
+    absent = "cat: {}: No such file or directory"
+    assert said[::2] == ["1\n" + absent.format(place / "new"), "2\n3", absent.format(place / "old") + "\n3"]
+
+
+def test_denied_paths_stay_closed_in_tmp(share_daemon: StartDaemon, place: Path) -> None:
+    rules = ["/tmp/sdt-*/closed", "/tmp/sdt-*/file"]
+    daemon = share_daemon(settings={"sandbox": {"filesystem": {"denyRead": rules}}})
+    for name in ("closed/a", "file", "open"):
+        daemon.identity.write(place / name, f"{name}\n")
+    said = play(
+        daemon,
+        ("in", f"cat {place}/closed/a {place}/file {place}/open; ls {place}/closed; rm -rf {place}/file"),
+        ("in", f"mv {place} {place}-x; cat {place}*/file {place}*/closed/a {place}/open; ln {place}/file /tmp/linked"),
+    )
+    shown = [line for text in said for line in text.splitlines() if line in ("closed/a", "a", "file", "open")]
+    assert shown == ["open", "open"], said
+    assert (place / "file").read_text() == "file\n" and (place / "closed" / "a").exists()
+
+
+@pytest.mark.parametrize("below", [".", "a/b"])
+def test_a_workspace_in_tmp_is_the_hosts(daemon: DaemonProcess, place: Path, below: str) -> None:
+    work = place / below
+    daemon.identity.write(work / ".vscode" / "tasks.json", "{}")
+    daemon.identity.write(work / "file", "1\n")
+    said = play(
+        daemon,
+        ("in", f"echo 2 > file; pwd; touch made; echo x > .vscode/tasks.json; echo beside > {place}-beside"),
+        ("in", f"cat {work}/file {place}-beside; mktemp -d > t; cat t"),
+        cwd=str(work),
+    )
+    assert said[0].splitlines()[0] == str(work) and "Read-only" in said[0]
+    assert said[1].splitlines()[:2] == ["2", "beside"] and said[1].splitlines()[2].startswith("/var/tmp/")
+    assert (work / "file").read_text() == "2\n" and (work / "made").exists()
+    assert (work / ".vscode" / "tasks.json").read_text() == "{}" and not Path(f"{place}-beside").exists()
+
+
+def test_files_of_others_and_special_files(daemon: DaemonProcess, place: Path) -> None:
+    """A socket and a FIFO of the host are names without their far end; another user's files stay theirs."""
+    if os.geteuid() == 0:
+        foreign = place / "foreign"
+        foreign.write_text("theirs\n")
+        os.chown(foreign, 12345, 12345)
+        foreign.chmod(0o604)
+    else:
+        daemon.identity.write(place / "foreign", "theirs\n", mode=0o444)
+    os.mkfifo(place / "fifo")
+    (place / "fifo").chmod(0o666)
+    (place / "link").symlink_to("foreign")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(place / "socket"))
+        (place / "socket").chmod(0o777)
+        server.listen()
+        read = os.open(place / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+        said = play(
+            daemon,
+            ("in", f"cat {place}/link; echo x >> {place}/foreign; timeout 1 sh -c 'echo x > {place}/fifo'; echo $?"),
+            ("in", f"mkdir {place}/s; echo own > {place}/s/x; cat {place}/s/x"),
+        )
+        code = f"import socket; socket.socket(socket.AF_UNIX).connect({str(place / 'socket')!r})"
+        done = daemon.run("run", "python3", "-c", code)
+        assert done.returncode == 1 and "Error" in done.stderr
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+        with contextlib.suppress(BlockingIOError):
+            assert os.read(read, 10) == b""
+        os.close(read)
+    assert said[0].splitlines()[0] == "theirs" and "denied" in said[0] and said[0].endswith("124")
+    assert said[1] == "own" and (place / "foreign").read_text() == "theirs\n"
+
+
+@pytest.mark.parametrize("mode", ["private", "host"])
+def test_tmp_can_be_private_or_the_hosts(share_daemon: StartDaemon, place: Path, mode: str) -> None:
+    daemon = share_daemon(settings={"sandbox": {"filesystem": {"tmp": mode}}})
+    daemon.identity.write(place / "host", "of the host\n")
+    said = play(daemon, ("in", f"cat {place}/host; mkdir -p {place}; echo mine > {place}/new"), ("in", f"ls {place}"))
+    if mode == "host":
+        assert said == ["of the host", "host\nnew"] and (place / "new").read_text() == "mine\n"
+    else:
+        assert said == [f"cat: {place}/host: No such file or directory", "new"] and not (place / "new").exists()
+    layers = daemon.python("from sandboxd_client import Client; print(*Client().wrap(argv=['true'], cwd='.').layers)")
+    assert f"tmp-{mode}" in layers.stdout.split()
+
+
+def test_allow_path_tmp_opens_the_hosts(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    with tempfile.TemporaryDirectory(prefix="sdt-", dir="/tmp") as name:
+        os.chmod(name, 0o777)
+        assert play(daemon, ("in", f"touch {name}/1")) == [""] and os.listdir(name) == []
+        done = daemon.run("allow", "path", "/tmp", "--yes")
+        assert done.returncode == 0, done.stderr
+        assert play(daemon, ("in", f"touch {name}/1")) == [""] and os.listdir(name) == ["1"]
+        assert daemon.run("allow", "path", "/tmp", "--remove").returncode == 0
+        assert play(daemon, ("in", f"touch {name}/2")) == [""] and os.listdir(name) == ["1"]
+
+
+if os.geteuid() == 0:
+
+    def test_mounts_in_the_hosts_tmp_stay_right(start_daemon: StartDaemon) -> None:
+        """An overlay would show what lies beneath a mount. A session that begins with a mount there has the entries of
+        /tmp one by one; one that has its overlay sees the mount in it."""
+        found: list[tuple[str, list[str]]] = []
+
+        def look(daemon: DaemonProcess, session: str, name: str, *, mounted: bool = True) -> str:
+            inner = Path(name, "inner")
+            libc = ctypes.CDLL(None, use_errno=True)
+            if mounted:
+                assert libc.mount(b"none", os.fsencode(inner), b"tmpfs", 0, b"mode=777") == 0
+                (inner / "mounted").write_text("")
+            line = f"ls {inner}; touch {inner}/x; touch {name}-y; ls -d {name}-*"
+            done = daemon.run("run", "--session", session, "-c", line)
+            found.append((done.stdout, sorted(os.listdir(inner))))
+            if mounted:
+                assert libc.umount(os.fsencode(inner)) == 0
+            return done.stderr
+
+        def in_a_namespace() -> None:
+            libc = ctypes.CDLL(None, use_errno=True)
+            assert libc.unshare(NEW_NAMESPACE) == 0
+            assert libc.mount(b"none", b"/", None, RECURSIVE_PRIVATE, None) == 0
+            with tempfile.TemporaryDirectory(prefix="sdt-", dir="/tmp") as name:
+                os.chmod(name, 0o755)
+                Path(name, "inner").mkdir()
+                Path(name, "inner", "beneath").write_text("")
+                daemon = start_daemon()
+                for session in ("entries", "overlay"):
+                    assert daemon.run("session", "start", "--name", session).returncode == 0
+                refused = look(daemon, "entries", name)
+                look(daemon, "overlay", name, mounted=False)
+                assert "Read-only" in refused and "Read-only" in look(daemon, "overlay", name)
+                daemon.stop()
+
+        thread = threading.Thread(target=in_a_namespace)
+        thread.start()
+        thread.join()
+        inside = [said.splitlines() for said, _ in found]
+        assert [said[0] for said in inside] == ["mounted", "beneath", "mounted"]
+        assert [said[-1].endswith("-y") for said in inside] == [True] * 3
+        assert [left for _, left in found] == [["mounted"], ["beneath"], ["mounted"]]
