@@ -62,7 +62,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "credentials": Preset(
         opens=False,
-        why="well-known places of keys, tokens and passwords; reading is open by default",
+        why="well-known places of keys, tokens and passwords, and on macOS the keychain; all is open by default",
         deny_read=(
             "~/.ssh/id_*",
             "~/.ssh/*.pem",
