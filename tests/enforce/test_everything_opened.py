@@ -111,12 +111,15 @@ def test_nothing_that_is_opened_outside_could_have_been_written(identity: Identi
     path = f"{work}/node_modules/.bin:/usr/bin:/bin"
     everywhere = identity.environment(**environment, OPENSSL_CONF=f"{work}/o.cnf", PATH=path)
     trace = identity.temporary / "trace"
-    line = '"$0" run -- /bin/true && "$0" restart && "$0" run -- /bin/true && { "$0" check; "$0" stop; }'
+    line = '"$0" run -- /bin/true && "$0" restart && "$1" -I -c "$2" && { "$0" check; "$0" stop; }'
+    client = "from sandboxd_client import Client\nwith Client() as box: box.run(['/bin/true'], check=True)"
+    python = str(program.resolve().with_name("python"))
     calls = ["strace", "-f", "-y", "-qq", "--seccomp-bpf", "-e", "trace=execve,open,openat", "-o", str(trace)]
-    done = identity.run([*calls, "/bin/sh", "-c", line, str(program)], env=everywhere, timeout=100)
+    done = identity.run([*calls, "/bin/sh", "-c", line, str(program), python, client], env=everywhere, timeout=100)
     assert done.returncode == 0, done
     seen = opened(trace.read_text(errors="surrogateescape"), work)
-    assert any(path.endswith("bwrap") for path in seen) and any("asyncio" in path for path in seen), seen
+    for part in ("/bwrap", "/asyncio/", "/sandboxd/cli/", "/sandboxd_client/running/"):
+        assert any(part in path for path in seen), part
     candidates = sorted({os.path.realpath(path) for path in seen if os.path.exists(path)})
     ask = (
         "import json, os, sys\n"
