@@ -22,6 +22,7 @@ VERSIONS: Mapping[str, int] = {
     "placeholders": 1,
     "bridge": 1,
     "launch": 1,
+    "overlay": 1,
     "session": 1,
     "questions": 1,
     "connection": 1,

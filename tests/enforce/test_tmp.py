@@ -186,6 +186,53 @@ def test_allow_path_tmp_opens_the_hosts(start_daemon: StartDaemon) -> None:
         assert play(daemon, ("in", f"touch {name}/2")) == [""] and os.listdir(name) == ["1"]
 
 
+@pytest.mark.parametrize("size", ["", "20M"])
+def test_a_session_keeps_its_files_over_a_restart(start_daemon: StartDaemon, place: Path, size: str) -> None:
+    """On disk or in memory; with a command that runs meanwhile, and without."""
+    daemon = start_daemon(settings={"sandbox": {"limits": {"tmp": size}}} if size else {})
+    daemon.identity.write(place / "host", "")
+    assert daemon.run("session", "start", "--name", "s").returncode == 0
+    line = f"rm {place}/host; echo kept > {place}/new; echo up; until test -e {place}/late; do sleep 0.05; done"
+    running = daemon.popen("run", "--session", "s", "-c", line, stdout=-1, text=True)
+    assert running.stdout is not None and running.stdout.readline() == "up\n"
+    assert daemon.run("restart").returncode == 0
+    assert daemon.run("run", "--session", "s", "-c", f"ls {place}; touch {place}/late").stdout == "new\n"
+    assert running.wait(30) == 0
+    assert daemon.run("restart").returncode == 0
+    assert daemon.run("run", "--session", "s", "-c", f"ls {place}; cat {place}/new").stdout == "late\nnew\nkept\n"
+    assert os.listdir(place) == ["host"]
+
+
+def test_what_a_session_keeps_in_memory_is_limited(start_daemon: StartDaemon, place: Path) -> None:
+    daemon = start_daemon(settings={"sandbox": {"limits": {"tmp": "20M"}}})
+    daemon.identity.write(place / "host", "1\n")
+    write = "head -c {}M /dev/zero > {}/big && ls {}"
+    done = daemon.run("run", "-c", write.format(30, place, place))
+    assert done.returncode == 1 and "No space left" in done.stderr
+    for where in (str(place), "$TMPDIR"):
+        assert daemon.run("run", "-c", write.format(10, where, place)).returncode == 0
+    assert daemon.run("run", "-c", write.format(30, "$TMPDIR", place)).returncode == 1
+
+
+def test_the_home_can_be_the_sessions(start_daemon: StartDaemon) -> None:
+    """Writes in it are the session's and vanish; the workspace in it and closed paths stay what they are."""
+    daemon = start_daemon(settings={"sandbox": {"filesystem": {"home": "overlay", "denyRead": ["~/secret"]}}})
+    home = daemon.identity.home
+    daemon.identity.write(home / ".config" / "tool", "old\n")
+    daemon.identity.write(home / "secret", "secret\n")
+    daemon.identity.write(home / "work" / "file", "1\n")
+    said = play(
+        daemon,
+        ("in", "echo new > ~/.config/tool; mkdir -p ~/.cache/x; echo 2 > file; cat ~/secret; mv ~/secret ~/s; cat ~/s"),
+        ("in", "cat ~/.config/tool file; ls -d ~/.cache/x; rm -r ~/.config"),
+        ("other", "cat ~/.config/tool file; ls -d ~/.cache/x"),
+        cwd=str(home / "work"),
+    )
+    assert "secret\n" not in said[0] + "\n" and said[1] == f"new\n2\n{home}/.cache/x"
+    assert said[2].startswith("old\n2\n") and "No such file" in said[2]
+    assert (home / ".config" / "tool").read_text() == "old\n" and not (home / ".cache" / "x").exists()
+
+
 if os.geteuid() == 0:
 
     def test_mounts_in_the_hosts_tmp_stay_right(start_daemon: StartDaemon) -> None:
