@@ -31,10 +31,12 @@ if TYPE_CHECKING:
         SandboxdError,
         SandboxOffWarning,
         SandboxSetupError,
+        SecretsWarning,
         WrongVersion,
     )
     from sandboxd_client.running.aio_process import AsyncProcess
     from sandboxd_client.running.completed import CommandFailed, Completed, Override
+    from sandboxd_client.running.launching import OverridesDict
     from sandboxd_client.running.process import Process
     from sandboxd_client.transport.answers import Notification
     from sandboxd_client.wire.messages.settings import ChangeRecord as Change
@@ -48,9 +50,10 @@ _MODULES = {
     "running.completed": "CommandFailed Completed Override",
     "errors": "ApprovalRequired CommandDenied CommandRefused ConnectionLost DaemonNotRunning DaemonStartFailed "
     "DaemonTimeout InvalidCommand PermissionDenied RpcError SandboxOffWarning SandboxSetupError SandboxdError "
-    "WrongVersion",
+    "SecretsWarning WrongVersion",
     "running.process": "Process",
     "wire.messages.settings": "Change",
+    "running.launching": "OverridesDict",
     "wire.messages.wrap": "Overrides",
 }
 _CLASS_NAMES = {"Change": "ChangeRecord", "Overrides": "OverridesRecord"}
@@ -75,12 +78,14 @@ __all__ = [
     "Notification",
     "Override",
     "Overrides",
+    "OverridesDict",
     "PermissionDenied",
     "Process",
     "RpcError",
     "SandboxOffWarning",
     "SandboxSetupError",
     "SandboxdError",
+    "SecretsWarning",
     "Session",
     "WrongVersion",
 ]

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeVar, Unpack, cast
+from typing import Any, Literal, TypeVar, Unpack, cast, overload
 
 from sandboxd_client.aio_rpc import AsyncRpcMethods, Settings, opening
-from sandboxd_client.errors import ConnectionLost, RpcError, SandboxdError, SandboxOffWarning, WrapOutdated
+from sandboxd_client.errors import (
+    ConnectionLost,
+    RpcError,
+    SandboxdError,
+    SandboxOffWarning,
+    SecretsWarning,
+    WrapOutdated,
+)
 from sandboxd_client.running.aio_process import (
     AsyncProcess,
     approved,
@@ -22,6 +30,7 @@ from sandboxd_client.running.aio_process import (
 )
 from sandboxd_client.running.commands import Path, absolute, is_in_sandbox, session_around
 from sandboxd_client.running.completed import Completed
+from sandboxd_client.running.cut_output import CutOutput
 from sandboxd_client.running.launching import (
     LONGEST_ANNOTATED,
     TOO_LONG,
@@ -30,16 +39,19 @@ from sandboxd_client.running.launching import (
     Launch,
     RunOptions,
     SpawnOptions,
+    TextOptions,
     annotated_stream,
     answered,
     bare_launch,
     check_decision,
     check_options,
     command_line,
+    lists_keywords,
     off_warning,
     question_about,
     run_arguments,
     search_path,
+    secrets_warning,
     wants_outside,
     wrap_arguments,
     wrapped_launch,
@@ -91,6 +103,7 @@ class AsyncClient(AsyncRpcMethods):
         self._connector = AsyncConnector(socket, autostart=autostart, timeout=timeout, role=role)
         self._session = None if role == "agent" else session_around(os.environ)
         self._warned: set[str | None] = set()  # sessions with a SandboxOffWarning
+        self._warned_of_secrets = False
 
     # the connection
 
@@ -153,13 +166,21 @@ class AsyncClient(AsyncRpcMethods):
         """Return a session as a context manager that closes it at its end."""
         return AsyncSession(self, opening(cwd, name, settings, permission_mode, detach=detach))
 
+    @lists_keywords(SpawnOptions)
     async def spawn(self, command: Command, **options: Unpack[SpawnOptions]) -> AsyncProcess:
         """Start a command: a string is a shell line, a list a program's argv."""
         check_options(options, SpawnOptions, "spawn")
         check_streams(options)
         return await start(await self._launch(command, options), options, self.wrap_outcome)
 
-    async def run(self, command: Command, **options: Unpack[RunOptions]) -> Completed:
+    @overload
+    async def run(self, command: Command, *, text: Literal[True], **options: Unpack[TextOptions]) -> Completed[str]: ...
+
+    @overload
+    async def run(self, command: Command, **options: Unpack[RunOptions]) -> Completed[Any]: ...
+
+    @lists_keywords(RunOptions)
+    async def run(self, command: Command, **options: Any) -> Completed[Any]:
         """Run a command in the sandbox and wait for its end, like subprocess.run.
 
         Takes keywords of subprocess.run, and those of RunOptions. Raises SandboxSetupError when the sandbox failed and
@@ -168,9 +189,11 @@ class AsyncClient(AsyncRpcMethods):
         `on_violation="ask"` the result may be that of a second run outside the sandbox (`override`).
         An interruption or a cancellation ends the command and withdraws the prompt."""
         check_options(options, RunOptions, "run")
+        given = cast(RunOptions, options)
         ask, annotated = wants_question(options), annotated_stream(options)
-        input, timeout, check, spawning = run_arguments(options)
+        input, timeout, check, spawning = run_arguments(given)
         process: AsyncProcess | None = None
+        bounded = CutOutput(options, spawning)
         for left in reversed(range(WRAPS_TRIED)):
             process = await start(await self._launch(command, spawning), spawning, self.wrap_outcome, after=process)
             try:
@@ -179,17 +202,25 @@ class AsyncClient(AsyncRpcMethods):
             except WrapOutdated:
                 if not left:
                     raise
+                bounded.restart()
+            except subprocess.TimeoutExpired as expired:
+                bounded.fill(expired)
+                raise
+        bounded.fill(done)
         self._connector.remember(done)
         if ask and done.violations:
             done = await ask_to_run_outside(self, command, spawning, done, input, timeout)
         if annotated is not None:
-            await self._annotate(done, annotated, options)
+            await self._annotate(done, annotated, given)
         if check:
             done.check_returncode()
         return done
 
     async def _launch(self, command: Command, options: SpawnOptions) -> Launch:
         arguments = wrap_arguments(command, options)
+        if not self._warned_of_secrets and (secrets := secrets_warning(options)):
+            self._warned_of_secrets = True
+            warnings.warn(secrets, SecretsWarning, stacklevel=4)
         decision = None
         if options.get("decide", False):
             decision = await self._decided(command, options)
@@ -221,7 +252,7 @@ class AsyncClient(AsyncRpcMethods):
             warnings.warn(off, SandboxOffWarning, stacklevel=4)
         return decision
 
-    async def _annotate(self, done: Completed, stream: str, options: SpawnOptions) -> None:
+    async def _annotate(self, done: Completed[Any], stream: str, options: SpawnOptions) -> None:
         """Put the block of violations at the end of a captured text."""
         if done.wrap is None:
             return
@@ -279,7 +310,9 @@ class AsyncSession:
         return result
 
     async def close(self) -> None:
-        """End the session with its commands. Does nothing if it has ended."""
+        """End the session with its commands. Does nothing if it has ended, or was never used."""
+        if self._opened is None:
+            return
         try:
             await self._client.session_close(self.id)
         except RpcError as error:
@@ -290,6 +323,8 @@ class AsyncSession:
         return self.cwd if cwd is None else os.path.join(self.cwd, cwd)
 
     async def _in_session(self, ask: Callable[[str], Awaitable[R]]) -> R:
+        if self._opened is None:
+            await self.open()
         try:
             return await ask(self.id)
         except RpcError as error:
@@ -393,12 +428,20 @@ class AsyncSession:
         options["cwd"] = self._absolute(options.get("cwd"))
         return await self._in_session(spawn_in)
 
-    async def run(self, command: Command, **options: Unpack[RunOptions]) -> Completed:
+    @overload
+    async def run(self, command: Command, *, text: Literal[True], **options: Unpack[TextOptions]) -> Completed[str]: ...
+
+    @overload
+    async def run(self, command: Command, **options: Unpack[RunOptions]) -> Completed[Any]: ...
+
+    @lists_keywords(RunOptions)
+    async def run(self, command: Command, **options: Any) -> Completed[Any]:
         """Run in this session; `cwd` is relative to the session's."""
 
-        async def run_in(session_id: str) -> Completed:
+        async def run_in(session_id: str) -> Completed[Any]:
             options["session_id"] = session_id
-            return await self._client.run(command, **options)
+            done: Completed[Any] = await self._client.run(command, **options)
+            return done
 
         options["cwd"] = self._absolute(options.get("cwd"))
         return await self._in_session(run_in)

@@ -5,16 +5,25 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeVar, Unpack, cast
+from typing import Any, Literal, TypeVar, Unpack, cast, overload
 
-from sandboxd_client.errors import ConnectionLost, RpcError, SandboxdError, SandboxOffWarning, WrapOutdated
+from sandboxd_client.errors import (
+    ConnectionLost,
+    RpcError,
+    SandboxdError,
+    SandboxOffWarning,
+    SecretsWarning,
+    WrapOutdated,
+)
 from sandboxd_client.rpc import RpcMethods, Settings, opening
 from sandboxd_client.running.commands import Path, absolute, is_in_sandbox, session_around
 from sandboxd_client.running.completed import Completed
+from sandboxd_client.running.cut_output import CutOutput
 from sandboxd_client.running.launching import (
     LONGEST_ANNOTATED,
     TOO_LONG,
@@ -23,16 +32,19 @@ from sandboxd_client.running.launching import (
     Launch,
     RunOptions,
     SpawnOptions,
+    TextOptions,
     annotated_stream,
     answered,
     bare_launch,
     check_decision,
     check_options,
     command_line,
+    lists_keywords,
     off_warning,
     question_about,
     run_arguments,
     search_path,
+    secrets_warning,
     wants_outside,
     wrap_arguments,
     wrapped_launch,
@@ -92,6 +104,7 @@ class Client(RpcMethods):
         self._connector = SharedConnector(socket, autostart=autostart, timeout=timeout, role=role)
         self._session = None if role == "agent" else session_around(os.environ)
         self._warned: set[str | None] = set()  # sessions with a SandboxOffWarning
+        self._warned_of_secrets = False
 
     # the connection
 
@@ -154,13 +167,21 @@ class Client(RpcMethods):
         """Return a session as a context manager that closes it at its end."""
         return Session(self, opening(cwd, name, settings, permission_mode, detach=detach)).open()
 
+    @lists_keywords(SpawnOptions)
     def spawn(self, command: Command, **options: Unpack[SpawnOptions]) -> Process:
         """Start a command: a string is a shell line, a list a program's argv."""
         check_options(options, SpawnOptions, "spawn")
         check_streams(options)
         return start(self._launch(command, options), options, self.wrap_outcome)
 
-    def run(self, command: Command, **options: Unpack[RunOptions]) -> Completed:
+    @overload
+    def run(self, command: Command, *, text: Literal[True], **options: Unpack[TextOptions]) -> Completed[str]: ...
+
+    @overload
+    def run(self, command: Command, **options: Unpack[RunOptions]) -> Completed[Any]: ...
+
+    @lists_keywords(RunOptions)
+    def run(self, command: Command, **options: Any) -> Completed[Any]:
         """Run a command in the sandbox and wait for its end, like subprocess.run.
 
         Takes keywords of subprocess.run, and those of RunOptions. Raises SandboxSetupError when the sandbox failed and
@@ -169,9 +190,11 @@ class Client(RpcMethods):
         `on_violation="ask"` the result may be that of a second run outside the sandbox (`override`).
         An interruption or a cancellation ends the command and withdraws the prompt."""
         check_options(options, RunOptions, "run")
+        given = cast(RunOptions, options)
         ask, annotated = wants_question(options), annotated_stream(options)
-        input, timeout, check, spawning = run_arguments(options)
+        input, timeout, check, spawning = run_arguments(given)
         process: Process | None = None
+        bounded = CutOutput(options, spawning)
         for left in reversed(range(WRAPS_TRIED)):
             process = start(self._launch(command, spawning), spawning, self.wrap_outcome, after=process)
             try:
@@ -180,17 +203,25 @@ class Client(RpcMethods):
             except WrapOutdated:
                 if not left:
                     raise
+                bounded.restart()
+            except subprocess.TimeoutExpired as expired:
+                bounded.fill(expired)
+                raise
+        bounded.fill(done)
         self._connector.remember(done)
         if ask and done.violations:
             done = ask_to_run_outside(self, command, spawning, done, input, timeout)
         if annotated is not None:
-            self._annotate(done, annotated, options)
+            self._annotate(done, annotated, given)
         if check:
             done.check_returncode()
         return done
 
     def _launch(self, command: Command, options: SpawnOptions) -> Launch:
         arguments = wrap_arguments(command, options)
+        if not self._warned_of_secrets and (secrets := secrets_warning(options)):
+            self._warned_of_secrets = True
+            warnings.warn(secrets, SecretsWarning, stacklevel=4)
         decision = None
         if options.get("decide", False):
             decision = self._decided(command, options)
@@ -222,7 +253,7 @@ class Client(RpcMethods):
             warnings.warn(off, SandboxOffWarning, stacklevel=4)
         return decision
 
-    def _annotate(self, done: Completed, stream: str, options: SpawnOptions) -> None:
+    def _annotate(self, done: Completed[Any], stream: str, options: SpawnOptions) -> None:
         """Put the block of violations at the end of a captured text."""
         if done.wrap is None:
             return
@@ -280,7 +311,9 @@ class Session:
         return result
 
     def close(self) -> None:
-        """End the session with its commands. Does nothing if it has ended."""
+        """End the session with its commands. Does nothing if it has ended, or was never used."""
+        if self._opened is None:
+            return
         try:
             self._client.session_close(self.id)
         except RpcError as error:
@@ -291,6 +324,8 @@ class Session:
         return self.cwd if cwd is None else os.path.join(self.cwd, cwd)
 
     def _in_session(self, ask: Callable[[str], R]) -> R:
+        if self._opened is None:
+            self.open()
         try:
             return ask(self.id)
         except RpcError as error:
@@ -390,12 +425,20 @@ class Session:
         options["cwd"] = self._absolute(options.get("cwd"))
         return self._in_session(spawn_in)
 
-    def run(self, command: Command, **options: Unpack[RunOptions]) -> Completed:
+    @overload
+    def run(self, command: Command, *, text: Literal[True], **options: Unpack[TextOptions]) -> Completed[str]: ...
+
+    @overload
+    def run(self, command: Command, **options: Unpack[RunOptions]) -> Completed[Any]: ...
+
+    @lists_keywords(RunOptions)
+    def run(self, command: Command, **options: Any) -> Completed[Any]:
         """Run in this session; `cwd` is relative to the session's."""
 
-        def run_in(session_id: str) -> Completed:
+        def run_in(session_id: str) -> Completed[Any]:
             options["session_id"] = session_id
-            return self._client.run(command, **options)
+            done: Completed[Any] = self._client.run(command, **options)
+            return done
 
         options["cwd"] = self._absolute(options.get("cwd"))
         return self._in_session(run_in)

@@ -52,9 +52,7 @@ class ConnectionLost(SandboxdError):
     def __init__(
         self, message: str = "the connection to sandboxd ended before it answered", *, sent: bool = True
     ) -> None:
-        super().__init__(
-            "connection_lost", message, "check the daemon with: sandboxd status, sandboxd service status"
-        )
+        super().__init__("connection_lost", message, "check the daemon with: sandboxd status, sandboxd service status")
         self.sent = sent  # False: the daemon never got the whole request
 
 
@@ -119,6 +117,10 @@ class ApprovalRequired(CommandRefused):
 
 class SandboxOffWarning(UserWarning):
     """Commands run without a sandbox, since the settings say so."""
+
+
+class SecretsWarning(UserWarning):
+    """Commands get variables of this process that look like secrets."""
 
 
 def error_of_reply(error: object) -> SandboxdError:

@@ -65,7 +65,8 @@ def _print(violation: ViolationRecord, as_json: bool) -> None:
 def line_of(violation: ViolationRecord) -> str:
     """One violation on one line of a terminal."""
     at = datetime.datetime.fromtimestamp(violation.time).astimezone().strftime("%H:%M:%S")
-    line = f"{at} {violation.session_id} {violation.kind} {violation.operation} {quoted(violation.target)}"
+    command = f" in {quoted(violation.command)}:" if violation.command else ""
+    line = f"{at} {violation.session_id}{command} {violation.kind} {violation.operation} {quoted(violation.target)}"
     line += f": {violation.outcome}"
     if violation.count > 1:
         line += f", {violation.count} times"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 
+from sandboxd.paths import is_below
 from sandboxd.plan.request import Place
 from sandboxd.policy.sockets.control_sockets import canonical_socket_path
 from sandboxd.policy.sockets.socket_decisions import OpenSockets, decide_socket
@@ -80,6 +81,8 @@ def change_environment(
     """Return the change; variables that name sockets outside `sockets` are removed."""
     useless = () if sockets is None else _useless(caller, sockets)
     values: dict[str, str] = {"SANDBOX_RUNTIME": "1", **session_variables(tmp)}
+    if not _names_a_socket(caller.get("XDG_RUNTIME_DIR", ""), sockets):
+        values["XDG_RUNTIME_DIR"] = tmp  # as private, and writable
     port = place.http_port
     if port is None:
         return EnvironmentChange(values, (*HTTP_NAMES, "RSYNC_PROXY", *FOREIGN_NAMES, *useless))
@@ -91,6 +94,14 @@ def change_environment(
         if _OWN_JAVA.search(caller.get(name, "")):
             values[name] = _OWN_JAVA.sub("", caller[name]).strip()
     return EnvironmentChange(values, (*FOREIGN_NAMES, *useless))
+
+
+def _names_a_socket(directory: str, sockets: OpenSockets | None) -> bool:
+    """Return whether an open socket may lie in the runtime directory, by whose name programs find it."""
+    if sockets is None or not directory.startswith("/"):
+        return False
+    place = canonical_socket_path(directory)
+    return sockets.everything or any(is_below(one.rule.path, place) for one in sockets.listed)
 
 
 def _useless(caller: Mapping[str, str], sockets: OpenSockets) -> tuple[str, ...]:

@@ -50,6 +50,8 @@ class DenialEvent:
     inferred: bool = False
     generation: int = 0
     home: str = ""
+    command: str = ""
+    """The beginning of the command's text."""
 
     @property
     def outcome(self) -> str:
@@ -83,6 +85,7 @@ class Violation:
     inferred: bool = False
     policy_generation: int = 0
     last_time: float | None = None
+    command: str = ""
 
 
 _LIMIT_OPTIONS = {"memory": "--memory", "time": "--timeout"}

@@ -38,4 +38,5 @@ def violation_record(violation: Violation) -> ViolationRecord:
         inferred=violation.inferred,
         policy_generation=violation.policy_generation,
         last_time=violation.last_time,
+        command=violation.command,
     )

@@ -380,7 +380,7 @@ class Command:
     def _record(self, denial: DenialEvent) -> None:
         self._violations.add(
             self.command_id,
-            denial,
+            replace(denial, command=self.text[:TEXT_KEPT]),
             self._bound,
             lambda: self._is_hidden(self._request.line, denial.operation, denial.target),
         )

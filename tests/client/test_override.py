@@ -26,11 +26,13 @@ def answering(fake: FakeDaemon, behavior: str, by: str | None = "pid 1") -> None
     fake.answer("permission.request", {"behavior": behavior, "scope": "once", "by": by, "text": "so it is"})
 
 
-async def run(box: Client, command: Any, use_async: bool, **options: Any) -> Completed:
+async def run(box: Client, command: Any, use_async: bool, **options: Any) -> Completed[Any]:
     if not use_async:
-        return box.run(command, on_violation="ask", capture_output=True, text=True, **options)
+        done: Completed[Any] = box.run(command, on_violation="ask", capture_output=True, text=True, **options)
+        return done
     async with AsyncClient(box.socket, autostart=False) as other:
-        return await other.run(command, on_violation="ask", capture_output=True, text=True, **options)
+        done = await other.run(command, on_violation="ask", capture_output=True, text=True, **options)
+        return done
 
 
 both = pytest.mark.parametrize("use_async", [False, True], ids=["Client", "AsyncClient"])
@@ -103,7 +105,7 @@ def test_what_cannot_be_run_twice_is_refused_first(box: Client, fake: FakeDaemon
     with open(tmp_path / "f", "w+") as file, pytest.raises(ValueError, match="input="):
         box.run("cat", stdin=file, on_violation="ask")
     with pytest.raises(ValueError, match="'ask' or None"):
-        box.run("cat", on_violation="retry")  # type: ignore[arg-type]
+        box.run("cat", on_violation="retry")  # type: ignore[call-overload]
     with pytest.raises(TypeError):
         box.spawn("cat", on_violation="ask")  # type: ignore[call-arg]
     assert not fake.calls

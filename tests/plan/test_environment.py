@@ -28,7 +28,7 @@ def test_everything_that_is_set() -> None:
     java, ssh = values.pop("JAVA_TOOL_OPTIONS"), values.pop("GIT_SSH_COMMAND")
     assert values == {
         **dict.fromkeys(HTTP_NAMES, "http://127.0.0.1:3128"),
-        "SANDBOX_RUNTIME": "1", "TMPDIR": TMP, "TMPPREFIX": f"{TMP}/zsh",
+        "SANDBOX_RUNTIME": "1", "TMPDIR": TMP, "TMPPREFIX": f"{TMP}/zsh", "XDG_RUNTIME_DIR": TMP,
         "NO_PROXY": "localhost,127.0.0.1,::1,*.local", "no_proxy": "localhost,127.0.0.1,::1,*.local",
         "RSYNC_PROXY": "127.0.0.1:3128", "NODE_USE_ENV_PROXY": "1",
         "CLOUDSDK_PROXY_TYPE": "http", "CLOUDSDK_PROXY_ADDRESS": "127.0.0.1", "CLOUDSDK_PROXY_PORT": "3128",
@@ -40,7 +40,7 @@ def test_everything_that_is_set() -> None:
 
 def test_without_a_proxy_no_proxy_of_the_host_is_left() -> None:
     changed = change(http_port=None)
-    assert set(changed.set) == {"SANDBOX_RUNTIME", "TMPDIR", "TMPPREFIX"}
+    assert set(changed.set) == {"SANDBOX_RUNTIME", "TMPDIR", "TMPPREFIX", "XDG_RUNTIME_DIR"}
     assert set(HTTP_NAMES) <= set(changed.unset)
 
 

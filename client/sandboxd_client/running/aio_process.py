@@ -262,7 +262,7 @@ async def end(process: AsyncProcess, ending: Awaitable[Any], grace: float) -> No
         raise
 
 
-async def complete(process: AsyncProcess, input: bytes | str | None, within_s: float | None) -> Completed:
+async def complete(process: AsyncProcess, input: bytes | str | None, within_s: float | None) -> Completed[Any]:
     """Wait for the end and collect the output.
 
     Raises TimeoutExpired with the output so far, after the end of the whole tree; SandboxSetupError. A cancellation
@@ -299,10 +299,10 @@ async def ask_to_run_outside(
     client: AsyncRpcMethods,
     command: Command,
     options: SpawnOptions,
-    done: Completed,
+    done: Completed[Any],
     input: bytes | str | None,
     within_s: float | None,
-) -> Completed:
+) -> Completed[Any]:
     """Return the result of a second run after a user's yes, else the first one."""
     try:
         answer = await client.permission_request("sandbox_override", **question(command, options, done))

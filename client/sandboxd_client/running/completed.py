@@ -5,15 +5,17 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from sandboxd_client.running.launching import Launch
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.violations import ViolationRecord
 from sandboxd_client.wire.messages.wrap import WrapOutcomeResult, WrapResult
 
+T = TypeVar("T")
 
-class Completed(subprocess.CompletedProcess[Any]):
+
+class Completed(subprocess.CompletedProcess[T]):
     """The end of a command, like subprocess.CompletedProcess.
 
     `returncode` is the command's own, 128+N for signal N. `sandboxed` is False only where a decision (`decide=True`) or
@@ -60,7 +62,7 @@ class Completed(subprocess.CompletedProcess[Any]):
 class CommandFailed(subprocess.CalledProcessError):
     """`check=True` and a status other than 0, with the violations."""
 
-    def __init__(self, done: Completed) -> None:
+    def __init__(self, done: Completed[Any]) -> None:
         super().__init__(done.returncode, done.args, done.stdout, done.stderr)
         self.violations = done.violations
 
@@ -80,4 +82,4 @@ class Override:
     text: str  # the answer in a sentence
     by: str | None = None  # the subscriber that answered, `policy` without a prompt, None without an answer
     hint: str = ""
-    inside: Completed | None = None  # the first run, when a second one outside followed
+    inside: Completed[Any] | None = None  # the first run, when a second one outside followed

@@ -7,11 +7,12 @@ from __future__ import annotations
 import difflib
 import errno
 import os
+import re
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import IO, Any, Literal, TypedDict
+from typing import IO, Any, Literal, TypedDict, TypeVar
 
 from sandboxd_client.errors import (
     ApprovalRequired,
@@ -36,28 +37,41 @@ WRAPS_TRIED = 3
 _BARE_SHELLS = ("/bin/bash", "/bin/sh")  # the order in which the daemon chooses one
 
 
+class OverridesDict(TypedDict, total=False):
+    """Additions to the policy for one command, as `OverridesRecord` has them."""
+
+    allow_domains: Sequence[str]
+    allow_write: Sequence[str]
+    allow_read: Sequence[str]
+    settings: str | Mapping[str, Any] | None
+    publish: Sequence[str] | None
+    limits: Mapping[str, Any] | None
+    ignore_unknown_restrictions: bool | None
+
+
 class WrapOptions(TypedDict, total=False):
     """The keywords of `wrap`."""
 
     cwd: Path | None
     env: Mapping[str, str] | None  # the whole environment, as in subprocess
+    environment: Literal["clean"] | None  # without env: only variables that hold no secrets by their meaning
+    allow_env: Sequence[str]  # further variables of a clean environment
     shell: str | bool | None  # the path of the shell for a command line
     session_id: str | None
     command_id: str | None
     command_text: str | None
-    overrides: OverridesRecord | Mapping[str, Any] | None
+    overrides: OverridesRecord | OverridesDict | Mapping[str, Any] | None
     publish: Sequence[str | int] | None  # `[HOST:]PORT[:INNER]`, in addition to those of `overrides`
 
 
-class SpawnOptions(WrapOptions, total=False):
-    """The supported keywords of subprocess.Popen, and further ones."""
+class BinaryOptions(WrapOptions, total=False):
+    """The supported keywords of subprocess.Popen but `text`, and further ones."""
 
-    stdin: Stream
+    stdin: Stream  # default: DEVNULL, as this process may speak a protocol there; None inherits
     stdout: Stream
     stderr: Stream
     relay_stdio: bool  # pipes in place of network sockets, copied until the command has ended
     bufsize: int
-    text: bool | None
     universal_newlines: bool | None
     encoding: str | None
     errors: str | None
@@ -72,8 +86,14 @@ class SpawnOptions(WrapOptions, total=False):
     grace: float  # seconds between TERM and KILL
 
 
-class RunOptions(SpawnOptions, total=False):
-    """The further keywords of subprocess.run, and `on_violation`."""
+class SpawnOptions(BinaryOptions, total=False):
+    """The keywords of `spawn`."""
+
+    text: bool | None
+
+
+class _OfRun(TypedDict, total=False):
+    """The further keywords of subprocess.run, and others."""
 
     input: bytes | str | None
     capture_output: bool
@@ -81,6 +101,60 @@ class RunOptions(SpawnOptions, total=False):
     check: bool
     on_violation: Literal["ask"] | None  # ask the user for a second run outside the sandbox
     annotate: bool | None  # a block of violations at the end of standard error; default: where it is captured as text
+    max_output: int | None  # bytes to keep of each captured stream: its head and tail
+
+
+class RunOptions(SpawnOptions, _OfRun, total=False):
+    """The keywords of `run`."""
+
+
+class TextOptions(BinaryOptions, _OfRun, total=False):
+    """The keywords of `run` beside `text`."""
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def lists_keywords(allowed: type) -> Callable[[F], F]:
+    """Add the keywords of a TypedDict to a function's documentation, as help() shows it."""
+
+    def documented(function: F) -> F:
+        function.__doc__ = f"{function.__doc__}\n\nKeywords: {', '.join(allowed.__annotations__)}."
+        return function
+
+    return documented
+
+
+_CLEAN = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TERM|COLORTERM|TERM_PROGRAM|NO_COLOR|FORCE_COLOR|TZ|PWD|COLUMNS|LINES"
+    r"|CI|EDITOR|PAGER|VIRTUAL_ENV|CONDA_PREFIX|JAVA_HOME|GOPATH|GOROOT|CARGO_HOME|RUSTUP_HOME|NVM_DIR|XDG_\w+|MANPATH"
+)
+_SECRET = re.compile(
+    r"(?i).*(TOKEN|SECRET|PASSW|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL)(?!S?_(FILE|PATH|DIR|HELPER)).*"
+)
+
+
+def environment_of(options: Mapping[str, Any]) -> Mapping[str, str] | None:
+    """Return the environment that the options name; None for that of this process. Raises ValueError."""
+    env, kind = options.get("env"), options.get("environment")
+    if kind is None:
+        return env
+    if kind != "clean" or env is not None:
+        raise ValueError(f"environment is 'clean', without env, not {kind!r}")
+    allowed = options.get("allow_env", ())
+    return {name: value for name, value in os.environ.items() if name in allowed or _CLEAN.fullmatch(name)}
+
+
+def secrets_warning(options: Mapping[str, Any]) -> str:
+    """Return the warning about variables of this process that look like secrets and reach the command; else ""."""
+    if options.get("env") is not None or options.get("environment") is not None:
+        return ""
+    names = sorted(name for name, value in os.environ.items() if value and _SECRET.fullmatch(name))
+    if not names:
+        return ""
+    return (
+        f"commands get {', '.join(names)} from this process: pass environment='clean', and allow_env= for those needed"
+    )
 
 
 def check_options(options: Mapping[str, Any], allowed: type, function: str) -> None:
@@ -109,9 +183,11 @@ def wrap_arguments(command: Command, options: Mapping[str, Any]) -> dict[str, An
     """Return the keyword arguments of `wrap`. Raises InvalidCommand."""
     given: dict[str, Any] = {
         name: options[name]
-        for name in ("cwd", "env", "session_id", "command_id", "command_text")
+        for name in ("cwd", "session_id", "command_id", "command_text")
         if options.get(name) is not None
     }
+    if (env := environment_of(options)) is not None:
+        given["env"] = env
     shell = _shell(command, options.get("shell"))
     if isinstance(command, str):
         given.update(command=command, shell=shell)
@@ -174,7 +250,7 @@ def search_path(options: Mapping[str, Any]) -> str:
 def wrapped_launch(
     command: Command, options: Mapping[str, Any], wrap: WrapResult, decision: ShouldSandboxResult | None
 ) -> Launch:
-    return Launch(command, wrap.argv, wrap.cwd, changed_environment(options.get("env"), wrap), wrap, decision)
+    return Launch(command, wrap.argv, wrap.cwd, changed_environment(environment_of(options), wrap), wrap, decision)
 
 
 def changed_environment(env: Mapping[str, str] | None, wrap: WrapResult) -> dict[str, str]:
@@ -211,7 +287,7 @@ def _bare(
         argv = (shell, "-c", command)
     else:
         argv = tuple(os.fspath(word) for word in command)
-    env = options.get("env")
+    env = environment_of(options)
     return Launch(command, argv, cwd, {**(os.environ if env is None else env), **variables}, None, decision)
 
 
@@ -293,12 +369,15 @@ def spawn_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keyword arguments of the spawn, without those about text."""
     given = {
         name: options[name]
-        for name in ("stdin", "stdout", "stderr", "bufsize", "umask", "pipesize", "process_group")
+        for name in ("stdout", "stderr", "bufsize", "umask", "pipesize", "process_group")
         if options.get(name) is not None
     }
+    stdin = options.get("stdin", subprocess.DEVNULL)
+    if stdin is not None:
+        given["stdin"] = stdin
     new_session = options.get("start_new_session")
     if new_session is None:
-        new_session = options.get("process_group") is None and not has_terminal(options.get("stdin"))
+        new_session = options.get("process_group") is None and not has_terminal(stdin)
     return {**given, "start_new_session": new_session}
 
 
@@ -346,6 +425,7 @@ def run_arguments(options: RunOptions) -> tuple[bytes | str | None, float | None
     check = spawning.pop("check", False)
     spawning.pop("on_violation", None)
     spawning.pop("annotate", None)
+    spawning.pop("max_output", None)
     if input is not None:
         if spawning.get("stdin") is not None:
             raise ValueError("stdin and input arguments may not both be used.")

@@ -27,7 +27,7 @@ def wants_question(options: Mapping[str, Any]) -> bool:
     return True
 
 
-def question(command: Command, options: Mapping[str, Any], done: Completed) -> dict[str, Any]:
+def question(command: Command, options: Mapping[str, Any], done: Completed[Any]) -> dict[str, Any]:
     """Return the keyword arguments of `permission_request`, without its kind."""
     assert done.wrap is not None, "there are no violations without a sandbox"
     return {
@@ -47,8 +47,8 @@ def launch_outside(command: Command, options: Mapping[str, Any], answer: Permiss
 
 
 def with_answer(
-    done: Completed, answer: PermissionRequestResult | SandboxdError, inside: Completed | None = None
-) -> Completed:
+    done: Completed[Any], answer: PermissionRequestResult | SandboxdError, inside: Completed[Any] | None = None
+) -> Completed[Any]:
     """Return `done` with the answer to the prompt."""
     if isinstance(answer, SandboxdError):
         done.override = Override(False, f"the prompt failed: {answer.message}", hint=answer.hint)

@@ -179,7 +179,7 @@ class Process:
         return f"<Process {self.pid} returncode={self.returncode} args={self.args!r}>"
 
 
-def complete(process: Process, input: Any, timeout: float | None) -> Completed:
+def complete(process: Process, input: Any, timeout: float | None) -> Completed[Any]:
     """Wait for the end and collect the output, like subprocess.run.
 
     Raises TimeoutExpired with the output so far, after the end of the whole tree; SandboxSetupError."""
@@ -288,8 +288,8 @@ def approved(decision: ShouldSandboxResult, approve: Callable[[ShouldSandboxResu
 
 
 def ask_to_run_outside(
-    client: RpcMethods, command: Command, options: SpawnOptions, done: Completed, input: Any, timeout: float | None
-) -> Completed:
+    client: RpcMethods, command: Command, options: SpawnOptions, done: Completed[Any], input: Any, timeout: float | None
+) -> Completed[Any]:
     """Return the result of a second run after a user's yes, else the first one."""
     try:
         answer = client.permission_request("sandbox_override", **question(command, options, done))

@@ -162,7 +162,7 @@ class AsyncConnector:
         if connection is not None:
             await connection.aclose()
 
-    def remember(self, done: Completed) -> None:
+    def remember(self, done: Completed[Any]) -> None:
         """Do nothing: the outcome of a command is fetched when the command ends."""
 
     async def _connected(self) -> tuple[AsyncConnection, bool]:

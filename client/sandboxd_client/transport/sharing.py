@@ -165,7 +165,7 @@ class SharedConnector:
         self._lock = threading.Lock()
         self._shared: SharedConnection | None = None
         self._owner = os.getpid()
-        self._unasked: weakref.WeakSet[Completed] = weakref.WeakSet()
+        self._unasked: weakref.WeakSet[Completed[Any]] = weakref.WeakSet()
         self.connections = 0
 
     @property
@@ -179,7 +179,7 @@ class SharedConnector:
         """Connect now instead of at the first call."""
         self._connected()
 
-    def remember(self, done: Completed) -> None:
+    def remember(self, done: Completed[Any]) -> None:
         """Fetch the outcome of a command before the connection closes."""
         self._unasked.add(done)
 

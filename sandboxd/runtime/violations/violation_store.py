@@ -24,6 +24,7 @@ from sandboxd.runtime.rate_bound import RateBound
 
 KEPT = 100
 LONGEST_HINT = 2000
+LONGEST_COMMAND = 100
 COLLAPSE_S = 10.0
 """Seconds within which a repeated violation counts to the same record."""
 UPDATE_S = 0.2
@@ -160,6 +161,7 @@ class ViolationStore:
             count=denial.count,
             inferred=denial.inferred,
             policy_generation=denial.generation,
+            command=neutralise(" ".join(denial.command.split()), LONGEST_COMMAND),
         )
 
     def _keep(self, violation: Violation, key: _Key, now: float) -> Violation:

@@ -28,6 +28,7 @@ class ViolationRecord:
     inferred: bool = False  # guessed from program output
     policy_generation: int = 0  # the policy in force
     last_time: float | None = None  # the time of the last of `count`
+    command: str = ""  # the beginning of the command's text
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,31 @@
+"""Places that appear while commands run: a denied one is closed at once, the runtime directory is their own."""
+
+from __future__ import annotations
+
+import subprocess
+
+from support.daemons import StartDaemon
+from support.users import Identity
+
+WATCH = "echo ready; read go; cat secret/key 2>&1; ls secret 2>&1; echo over > secret/key; cat other/key"
+
+
+def test_the_runtime_directory_is_private_and_writable(start_daemon: StartDaemon, identity: Identity) -> None:
+    daemon = start_daemon()
+    line = "touch $XDG_RUNTIME_DIR/x && stat -L -c '%a %u' $XDG_RUNTIME_DIR"
+    done = daemon.run("run", "-c", line)
+    assert done.stdout.split() == ["700", str(identity.uid)] and done.returncode == 0, done
+    assert not (identity.runtime / "x").exists()
+
+
+def test_a_denied_directory_made_outside_is_closed_at_once(start_daemon: StartDaemon, identity: Identity) -> None:
+    daemon = start_daemon(settings={"sandbox": {"filesystem": {"denyRead": [f"{identity.workspace}/secret"]}}})
+    words = ("run", "--quiet", "-c", WATCH)
+    running = daemon.popen(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert running.stdout is not None and running.stdout.readline() == "ready\n"
+    for name in ("secret", "other"):
+        identity.run(["mkdir", "-p", name], cwd=identity.workspace)
+        identity.write(identity.workspace / name / "key", f"{name} text\n")
+    said, _ = running.communicate("go\n")
+    assert "secret text" not in said and "Permission denied" in said and "other text" in said, said
+    assert (identity.workspace / "secret" / "key").read_text() == "secret text\n"
