@@ -47,6 +47,9 @@ hypothesis_settings.register_profile("people", deadline=None)
 hypothesis_settings.register_profile("ci", deadline=None, derandomize=True, database=None)
 hypothesis_settings.load_profile("ci" if os.environ.get("CI") else "people")
 
+# Programs of others that `./dev agents` installs.
+collect_ignore = [] if "SANDBOXD_AGENTS" in os.environ else ["agents"]
+
 
 def pytest_configure(config: pytest.Config) -> None:
     processes.adopt_orphans()
