@@ -17,7 +17,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from structlog.typing import FilteringBoundLogger
 
@@ -180,6 +180,8 @@ class Project:
         self.latest = merge(self._read())
         self.problems = check_settings(self.latest, self.scope)
         self.error: SettingsError | None = None
+        self.not_before = 0.0
+        """When its files are read again, unless a command needs them."""
         self.plain: SessionPolicy | None = None
         """Policy of all sessions without own settings."""
         self.now = PolicySnapshot(self.latest, build_policy(self.latest, self.scope, next_generation()))
@@ -195,15 +197,22 @@ class Project:
         self.trust_has_changed = any(one.slug == TRUST_CHANGED for layer in layers for one in layer.problems)
         return layers
 
-    def differs(self) -> bool:
-        """Return whether the files differ from the settings taken last."""
-        return merge(self._read()) != self.latest
+    def differs(self, found: FileStates) -> bool:
+        """Return whether the files, in this state, differ from the settings taken last."""
+        return found.states != self.seen.states or (not self.seen.settled and merge(self._read()) != self.latest)
 
     def refresh(self) -> tuple[str, ...]:
         """Reread the files; return the keys whose effective value has changed.
 
         A broken file changes nothing and is reported in `error`. The same rules at another place of a file make a new
         policy, but no changed key."""
+        begun = time.thread_time()
+        try:
+            return self._refresh()
+        finally:
+            self.not_before = time.monotonic() + REST * (time.thread_time() - begun)
+
+    def _refresh(self) -> tuple[str, ...]:
         before = self.now
         self.latest = merge(self._read())
         self.problems = check_settings(self.latest, self.scope)
@@ -267,6 +276,8 @@ class Project:
         return PolicySnapshot(merged, build_policy(merged, scope, self.now.policy.generation))
 
 
+REST: Final = 20
+"""Of the time that reading a project's files took, the pause until they are read again without need."""
 CallerSettings = Mapping[str, Any] | str | None
 """Settings of a call: an object, or the path of a file."""
 
@@ -441,6 +452,8 @@ class Reloaded:
     changed: tuple[str, ...]
     switched: bool
     problems: tuple[Problem, ...] = field(default=())
+    again_s: float = 0.0
+    """Seconds until files are to be compared again, which have changed too often; 0 where there are none."""
 
 
 class Policies:
@@ -537,8 +550,8 @@ class Policies:
         return None
 
     def _take_over(self, project: Project, found: FileStates) -> None:
-        if found.states != project.seen.states or (not project.seen.settled and project.differs()):
-            self.reload()
+        if project.differs(found):
+            self.reload(project)
 
     def _all(self) -> list[Project]:
         return [self.own, *self._projects.values()]
@@ -551,12 +564,23 @@ class Policies:
         """Call `listener` after each reload."""
         self._after_reload.append(listener)
 
-    def reload(self) -> Reloaded:
-        """Read everything again. The listeners have been called when this returns."""
+    def reload_changed(self) -> Reloaded:
+        """Read what has changed; a project that changes all the time, only now and then."""
+        now, changed, again_s = time.monotonic(), [], 0.0
+        for project in self._all():
+            wait_s = 0.0 if project is self.own else project.not_before - now
+            if wait_s > 0:
+                again_s = min(again_s or wait_s, wait_s)
+            elif project.differs(project.look()):
+                changed.append(project)
+        return replace(self.reload(*changed), again_s=again_s) if changed else Reloaded((), False, again_s=again_s)
+
+    def reload(self, *projects: Project) -> Reloaded:
+        """Read these projects again, by default all. The listeners have been called when this returns."""
         before = self.generation
         changed: dict[str, None] = {}
         problems: dict[Problem, None] = {}
-        for project in self._all():
+        for project in projects or self._all():
             broken_before = project.error
             changed.update(dict.fromkeys(project.refresh()))
             problems.update(dict.fromkeys(project.problems))

@@ -49,6 +49,7 @@ class Reloading:
         self._shortest_s = self._retry_s = retry_s
         self._retry_at = 0.0
         self._is_on = False
+        self._again: asyncio.TimerHandle | None = None
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
@@ -59,6 +60,8 @@ class Reloading:
             yield
         finally:
             self._is_on = False
+            if self._again is not None:
+                self._again.cancel()
             self._policies.before_reading = lambda locations: None
             await self._end()
 
@@ -112,7 +115,7 @@ class Reloading:
         if self.failure:
             self._log.info("settings files are watched again")
         self.failure, self._retry_s = "", self._shortest_s
-        self.reload()  # for changes since the last read
+        self._reload_changed()  # since the last read
 
     def reload(self) -> None:
         """Read everything again. Never raises."""
@@ -121,10 +124,22 @@ class Reloading:
         except Exception:
             self._log.exception("reading the settings failed; the last good policy stays")
 
+    def _reload_changed(self) -> None:
+        """Read what has changed, and come back for what changes too often. Never raises."""
+        try:
+            again_s = self._policies.reload_changed().again_s
+        except Exception:
+            self._log.exception("reading the settings failed; the last good policy stays")
+            return
+        if self._again is not None:
+            self._again.cancel()
+        loop = asyncio.get_running_loop()
+        self._again = loop.call_later(again_s, self._reload_changed) if again_s and self._is_on else None
+
     async def _follow(self, watcher: SettingsWatcher) -> None:
         try:
             async for _ in watcher.changes():
-                self.reload()
+                self._reload_changed()
         except (HostError, OSError) as error:
             self._give_up(error)
 

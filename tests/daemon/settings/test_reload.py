@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from sandboxd.daemon.policies import Policies, SettingsPlaces
+from sandboxd.daemon import policies
+from sandboxd.daemon.policies import Policies, Project, SettingsPlaces
 from sandboxd.daemon.settings.reload import Reloading
 from sandboxd.errors import HostError
 from sandboxd.settings.files.locations import Location
@@ -210,12 +211,45 @@ async def test_a_project_that_cannot_be_watched_is_used_all_the_same(world: Worl
 async def test_a_fault_of_ours_does_not_end_the_following(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.reloading().following():
         with monkeypatch.context() as patch:
-            patch.setattr(world.policies, "reload", lambda: 1 / 0)
+            patch.setattr(world.policies, "reload_changed", lambda: 1 / 0)
             world.watchers[0].items.put_nowait(None)
             await wait_until_async(lambda: "reading the settings failed" in world.log.text)
         world.enable()
         world.watchers[0].items.put_nowait(None)
         await wait_until_async(lambda: world.enabled)
+
+
+async def test_files_that_change_all_the_time_are_read_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command can write those of a session below its own. Others are read as ever, and so is what a command needs."""
+    home, projects = tmp_path / "home", [tmp_path / name for name in ("quiet", "busy")]
+    home.mkdir()
+    world = World(home)
+    reads: list[str] = []
+    refresh = Project.refresh
+
+    def counted(self: Project) -> tuple[str, ...]:
+        reads.append(Path(self.directory or "/own").name)
+        return refresh(self)
+
+    monkeypatch.setattr(Project, "refresh", counted)
+    monkeypatch.setattr(policies, "REST", 1 << 30)
+
+    def write(project: Path, number: int) -> None:
+        path = project / ".claude" / "settings.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"sandbox": {"network": {"deniedDomains": [f"n{number}.test"]}}}))
+
+    kept = [world.policies.project(str(project)) for project in projects]
+    for number in range(5):
+        write(projects[1], number)
+        outcome = world.policies.reload_changed()
+    assert reads == ["busy"] and outcome.again_s > 0
+    write(projects[0], 1)
+    world.policies.reload_changed()
+    assert reads == ["busy", "quiet"]
+    await world.policies.bring_up_to_date(str(projects[1]))
+    assert reads == ["busy", "quiet", "busy"]
+    assert "n4.test" in str(kept[1].now.policy.network.denied)
 
 
 async def test_revoked_trust_ends_before_the_next_command(tmp_path: Path) -> None:
