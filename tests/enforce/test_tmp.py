@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from support.daemons import DaemonProcess, StartDaemon
+from support.users import Identity
 from support.waiting import wait_until
 
 from .test_mounts_below import NEW_NAMESPACE, RECURSIVE_PRIVATE
@@ -48,14 +49,26 @@ def daemon(share_daemon: StartDaemon) -> DaemonProcess:
     return share_daemon(settings={})
 
 
-@pytest.fixture
-def place(daemon: DaemonProcess) -> Iterator[Path]:
+@contextlib.contextmanager
+def in_tmp(identity: Identity) -> Iterator[Path]:
     """A directory of the identity in the host's /tmp."""
     made = Path(tempfile.mkdtemp(prefix="sdt-", dir="/tmp"))
-    daemon.identity.own(made)
+    identity.own(made)
     made.chmod(0o755)
     yield made
     wait_until(lambda: _removed(made), "placeholders are gone")
+
+
+@pytest.fixture
+def place(daemon: DaemonProcess) -> Iterator[Path]:
+    with in_tmp(daemon.identity) as made:
+        yield made
+
+
+@pytest.fixture
+def own_place(identity: Identity) -> Iterator[Path]:
+    with in_tmp(identity) as made:
+        yield made
 
 
 def _removed(directory: Path) -> bool:
@@ -187,8 +200,9 @@ def test_allow_path_tmp_opens_the_hosts(start_daemon: StartDaemon) -> None:
 
 
 @pytest.mark.parametrize("size", ["", "20M"])
-def test_a_session_keeps_its_files_over_a_restart(start_daemon: StartDaemon, place: Path, size: str) -> None:
+def test_a_session_keeps_its_files_over_a_restart(start_daemon: StartDaemon, own_place: Path, size: str) -> None:
     """On disk or in memory; with a command that runs meanwhile, and without."""
+    place = own_place
     daemon = start_daemon(settings={"sandbox": {"limits": {"tmp": size}}} if size else {})
     daemon.identity.write(place / "host", "")
     assert daemon.run("session", "start", "--name", "s").returncode == 0
@@ -197,13 +211,14 @@ def test_a_session_keeps_its_files_over_a_restart(start_daemon: StartDaemon, pla
     assert running.stdout is not None and running.stdout.readline() == "up\n"
     assert daemon.run("restart").returncode == 0
     assert daemon.run("run", "--session", "s", "-c", f"ls {place}; touch {place}/late").stdout == "new\n"
-    assert running.wait(30) == 0
+    assert running.communicate(timeout=30) == ("", None) and running.returncode == 0
     assert daemon.run("restart").returncode == 0
     assert daemon.run("run", "--session", "s", "-c", f"ls {place}; cat {place}/new").stdout == "late\nnew\nkept\n"
     assert os.listdir(place) == ["host"]
 
 
-def test_what_a_session_keeps_in_memory_is_limited(start_daemon: StartDaemon, place: Path) -> None:
+def test_what_a_session_keeps_in_memory_is_limited(start_daemon: StartDaemon, own_place: Path) -> None:
+    place = own_place
     daemon = start_daemon(settings={"sandbox": {"limits": {"tmp": "20M"}}})
     daemon.identity.write(place / "host", "1\n")
     write = "head -c {}M /dev/zero > {}/big && ls {}"
