@@ -50,6 +50,8 @@ def lint(text: str, parameters: Mapping[str, str], *, apple_events: bool = False
 def _beginning(text: str, profile: Profile) -> Iterator[str]:
     if read_profile(text)[0] != [Symbol("version"), 1]:
         yield "does not begin with (version 1)"
+    if not text.isascii():
+        yield "has letters outside ASCII"
     first = profile.rules[0]
     if (first.action, first.operations, first.filter) != ("deny", ("default",), None):
         yield "the first rule is not (deny default)"

@@ -29,7 +29,7 @@ srt: distributed-notification-post mach-priv-task-port network-bind network-inbo
 """
 _FILTERS = """
 chromium: global-name global-name-prefix literal regex require-all subpath sysctl-name vnode-type
-codex: extension iokit-registry-entry-class ipc-posix-name-prefix sysctl-name-prefix target
+codex: extension iokit-registry-entry-class ipc-posix-name-prefix local-name sysctl-name-prefix target
 ladybird: preference-domain
 apple: require-any require-not ipc-posix-name
 nvx: ioctl-command

@@ -78,6 +78,7 @@ TAGGED = '(with message (param "TAG"))'
 def test_the_lint_sees(rule_: str, words: str) -> None:
     text = f'(version 1)\n(deny default (with message (param "TAG")))\n{rule_}\n'
     assert any(words in problem for problem in lint(text, {"TAG": TAG, "P0": "/Users/me/p"}))
+    assert "has letters outside ASCII" in lint(text + "; \u00fc", {"TAG": TAG, "P0": "/Users/me/p"})
 
 
 def test_the_lint_sees_a_missing_beginning_and_bad_values() -> None:
