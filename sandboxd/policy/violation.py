@@ -21,6 +21,10 @@ class ViolationKind(StrEnum):
     """Another right of macOS: a service, a terminal, an event to another program."""
 
 
+SET_USER_ID = "set-user-id"
+"""The operation of a change of mode that was made without this bit."""
+
+
 class ViolationSource(StrEnum):
     PROXY = "proxy"
     SECCOMP = "seccomp"

@@ -308,7 +308,7 @@ enum need { READS, WRITES, MAKES, REMOVES, CHANGES };
 
 /* Of a name that is removed: a directory (AT_REMOVEDIR) or not (0); in place of an error number: outside it is
  * absent; how deep such names lie in each other. */
-enum { EITHER = 1, DONE = -1, DEEPEST = 8 };
+enum { EITHER = 1, DONE = -1, ABSENT = -2, DEEPEST = 8 };
 
 char path[2][PATH], found[PATH + PATH + 2];
 
@@ -318,7 +318,7 @@ char path[2][PATH], found[PATH + PATH + 2];
 struct place {
     uint32_t mode;
     uint64_t mount;
-    int exists, is_root, read_only, cover, keeps_absent;
+    int exists, is_root, read_only, cover, keeps_absent, is_anothers;
 };
 
 static struct place place_of(long fd, int closely) {
@@ -333,6 +333,7 @@ static struct place place_of(long fd, int closely) {
     }
     const struct statx *is = look_at(fd);
     place.mode = is->stx_mode;
+    place.is_anothers = call(getuid) && is->stx_uid != call(getuid);
     place.mount = is->stx_mnt_id;
     place.is_root = !!(is->stx_attributes & STATX_ATTR_MOUNT_ROOT);
     int is_directory = (is->stx_mode & S_IFMT) == S_IFDIR, granted = is->stx_mode & (is_directory ? 0222 : 0777);
@@ -455,10 +456,12 @@ static long judge_place(long fd, const struct place *at, enum need need, uint64_
         return at->is_root ? EBUSY : at->read_only ? EROFS : held_back(fd);
     }
     if (need == CHANGES) {
-        return at->keeps_absent && (at->cover || kind == S_IFREG) ? DONE : at->read_only ? EROFS : 0;
+        return at->keeps_absent && (at->cover || kind == S_IFREG) ? DONE
+               : at->read_only && !at->is_anothers                ? EROFS
+                                                                  : 0;
     }
     if (need == MAKES || (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL)) {
-        return at->cover ? EEXIST : 0;
+        return at->keeps_absent && at->cover ? EEXIST : 0; /* otherwise it is there outside, too */
     }
     if (!(flags & (O_ACCMODE | O_TRUNC | TEMPORARY))) {
         return 0; /* O_CREAT of what is there */
@@ -482,7 +485,15 @@ static long judge_place(long fd, const struct place *at, enum need need, uint64_
     return error == -EROFS || at->cover ? -error : 0; /* otherwise its mode would have been enough */
 }
 
-/* The error number that the mounts are the reason of, or 0; then `found` is where. */
+/* An error, unless the mode alone would forbid to write in the directory. (To root outside it forbids nothing.) */
+static long permitted(long directory, long error) {
+    int modes =
+        call(getuid) && call(faccessat2, directory, "", 3 /* W_OK | X_OK */, AT_EMPTY_PATH | AT_EACCESS) == -EACCES;
+    return modes ? 0 : error;
+}
+
+/* The error number that the mounts are the reason of, or 0; then `found` is where. ABSENT: what is to be removed is not
+ * there, which the kernel would say where it can be written. */
 static long judge(long directory, char *whole, enum need need, uint64_t flags, struct place *at) {
     int follows = need < MAKES ? !(flags & O_NOFOLLOW) : need == CHANGES && !(flags & AT_SYMLINK_NOFOLLOW);
     long fd = look(directory, whole, follows ? 0 : O_NOFOLLOW, 0), error = 0;
@@ -494,14 +505,18 @@ static long judge(long directory, char *whole, enum need need, uint64_t flags, s
         if ((need != REMOVES || !is_here_or_above(last_part(whole))) && (error = judge_place(fd, at, need, flags))) {
             name_of(fd, found, PATH);
         }
-    } else if (fd == -ENOENT && (need == MAKES || (need == WRITES && flags & O_CREAT))) {
+    } else if (fd == -ENOENT && (need == REMOVES || need == MAKES || (need == WRITES && flags & O_CREAT))) {
         char *part = last_part(whole);
         if ((fd = look_above(directory, whole, part, 0)) < 0) {
             return 0;
         }
         struct place above = place_of(fd, 0);
+        if (need == REMOVES) {
+            drop(fd);
+            return above.read_only ? ABSENT : 0;
+        }
         name_below(fd, part);
-        error = above.read_only                                                     ? EROFS
+        error = above.read_only                                                     ? permitted(fd, EROFS)
                 : above.cover || holds_back(found) || relation_of(found) == GUARDED ? EACCES
                                                                                     : 0;
     }
@@ -593,6 +608,45 @@ static long directory_of(const struct seccomp_notif *call, int argument, const c
 }
 
 /* What the call returns, GOES_ON or ANSWERED. */
+static int mode_at(const struct seccomp_notif *asked) { /* which argument; 0: it changes the owner */
+    int number = asked->data.nr, named = number == SYS_fchmodat || number == SYS_fchmodat2;
+#ifdef SYS_chmod
+    if (number == SYS_chmod) {
+        return 1;
+    }
+#endif
+    return number == SYS_fchmod ? 1 : named ? 2 : 0;
+}
+
+/* A set-user-ID bit, or an owner who does not exist here. */
+static int is_special(const struct seccomp_notif *asked) {
+    const __u64 *argument = asked->data.args;
+    int number = asked->data.nr, mode = mode_at(asked), owner = number == SYS_fchownat ? 2 : 1;
+    int owns = number == SYS_fchownat || number == SYS_fchown;
+#ifdef SYS_chown
+    owns |= number == SYS_chown || number == SYS_lchown;
+#endif
+    uint32_t user = (uint32_t)argument[owner], group = (uint32_t)argument[owner + 1];
+    return mode ? !!(argument[mode] & S_ISUID)
+                : owns && ((user != ~0u && user != call(getuid)) || (group != ~0u && group != call(getgid)));
+}
+
+/* The mode is set without the bit; the owner stays, which root takes for success (as with fakeroot). */
+static long change(const struct seccomp_notif *asked, long fd) {
+    int mode = mode_at(asked);
+    if (!mode) {
+        return call(getuid) ? -EPERM : 0;
+    }
+    if (fd < 0 || !still_waits(asked->id)) {
+        return ANSWERED;
+    }
+    long error = call(fchmodat, AT_FDCWD, own_link(fd), asked->data.args[mode] & 03777);
+    if (!error && name_of(fd, found, PATH) > 0 && !(watched & QUIET)) {
+        report(asked, WRITE, EPERM, found);
+    }
+    return error;
+}
+
 static long on_file(const struct seccomp_notif *asked, const struct shape *shape) {
     const __u64 *argument = asked->data.args;
     uint64_t flags = shape->flags == NOWHERE ? (unsigned)shape->fixed : argument[shape->flags];
@@ -630,6 +684,11 @@ static long on_file(const struct seccomp_notif *asked, const struct shape *shape
             break;
         case FILE_CHANGED:
             error = judge(from, path[0], CHANGES, flags, &at);
+            if (!error && at.exists && is_special(asked)) {
+                long fd = look(from, path[0], flags & AT_SYMLINK_NOFOLLOW ? O_NOFOLLOW : 0, 0);
+                result = change(asked, fd);
+                drop(fd);
+            }
             break;
         case RENAMED:
             error = judge_rename(from, to, flags);
@@ -645,7 +704,15 @@ static long on_file(const struct seccomp_notif *asked, const struct shape *shape
     }
     drop(to);
     drop(from);
-    return error == DONE ? 0 : result;
+    return error == DONE ? 0 : error == ABSENT ? -ENOENT : result;
+}
+
+/* By a descriptor. */
+static long on_descriptor(const struct seccomp_notif *asked) {
+    long fd = is_special(asked) ? open_directory(asked->pid, (int)asked->data.args[0]) : -1;
+    long result = fd < 0 || place_of(fd, 0).read_only ? GOES_ON : change(asked, fd);
+    drop(fd);
+    return result;
 }
 
 void on_notification(void) {
@@ -661,8 +728,12 @@ void on_notification(void) {
         shape++;
     }
     long result = asked.data.nr == SYS_umask || asked.data.nr == SYS_landlock_restrict_self ? on_rights(&asked)
+                  : asked.data.nr == SYS_fchown || asked.data.nr == SYS_fchmod              ? on_descriptor(&asked)
                   : shape < shapes + sizeof shapes / sizeof *shapes                         ? on_file(&asked, shape)
                                                                                             : GOES_ON;
+    if (result == GOES_ON && mode_at(&asked) && is_special(&asked)) {
+        result = -EPERM; /* the bit is never set */
+    }
     if (result == GOES_ON) {
         let_go_on(asked.id);
     } else if (result != ANSWERED) {

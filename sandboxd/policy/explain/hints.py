@@ -180,6 +180,12 @@ HINTS: tuple[Hint, ...] = (
         _READ, _SECRET,
         "it holds secrets and is closed on purpose: pass what the command needs in a variable",
     ),
+    Hint(
+        _WRITE, _ANY,
+        "the mode was set without the set-user-ID bit, which would give your rights to other users; "
+        "set it outside the sandbox",
+        operation="set-user-id",
+    ),
     Hint(_WRITE, _SECRET, "it holds keys or passwords: change it outside the sandbox"),
     # files of git, before the row for every protected path
     Hint(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import Awaitable
@@ -42,7 +43,7 @@ from sandboxd.backends.linux.helper.notifications import (
 from sandboxd.backends.linux.seccomp.notified_calls import call_name
 from sandboxd.errors import DaemonError, InternalError, LaunchError
 from sandboxd.handover.record import Descriptor
-from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
+from sandboxd.policy.violation import SET_USER_ID, DenialEvent, ViolationKind, ViolationSource
 
 OUTDATED = frozenset({"settings_changed", "mount_failed", "mount_misplaced"})
 """Errors after which another wrap may succeed at once: settings or files have changed since this one."""
@@ -469,9 +470,10 @@ _KINDS = {
 
 
 def _refusal(call: RefusedCall) -> DenialEvent:
+    operation = call_name(call.call, os.uname().machine)
     return DenialEvent(
         kind=_KINDS[call.access],
-        operation=call_name(call.call, os.uname().machine),
+        operation=SET_USER_ID if "chmod" in operation and call.errno == errno.EPERM else operation,
         target=call.path + "…" * call.is_cut,
         source=ViolationSource.SECCOMP,
         process=call.process,

@@ -16,6 +16,7 @@ from sandboxd.backends.linux.seccomp.notified_calls import (
     READS,
     REMOVALS,
     SERVERS,
+    SET_USER_ID,
     SOCKETS_HANDED_IN,
     UNIX_SOCKETS_LISTED,
     WRITES,
@@ -53,7 +54,8 @@ def rows_for(machine: str, supervision: Supervision = _STRICT) -> dict[int, tupl
         known = " and ".join(MACHINES)
         raise HostError("machine_unsupported", f"no system call filter for {machine}", hint=f"sandboxd runs on {known}")
     rows: dict[int, tuple[SyscallRule, ...]] = {}
-    for row in (*_UNIX[supervision.unix_sockets], *ROWS, *_notified(supervision)):
+    first = SET_USER_ID if supervision.writes else ()
+    for row in (*_UNIX[supervision.unix_sockets], *first, *ROWS, *_notified(supervision)):
         for call in row.calls:
             number = SYSCALLS[call][MACHINES[machine].column]
             if number is not None:

@@ -31,6 +31,7 @@ _AF_UNIX = 1
 _CLONE_FILES, _CLONE_THREAD, _PR_SET_DUMPABLE, _SCTP = 0x400, 0x10000, 4, 132
 _FASTOPEN = 0x20000000  # MSG_FASTOPEN
 _REMOVEDIR = 0x200  # AT_REMOVEDIR
+_S_ISUID = 0o4000
 _INTENDS_TO_WRITE = 0x400243  # O_WRONLY | O_RDWR | O_CREAT | O_TRUNC | __O_TMPFILE: the same on both machines
 
 UNIX_SOCKETS_LISTED = (
@@ -54,10 +55,16 @@ WRITES = (
     _row("creat truncate", NOTIFY, "writes a file"),
     _row("mkdir mkdirat mknod mknodat link linkat symlink symlinkat", NOTIFY, "makes a name"),
     _row("rename renameat renameat2 unlink unlinkat rmdir", NOTIFY, "removes a name"),
-    _row("chmod fchmodat fchmodat2 chown lchown fchownat utime utimes futimesat utimensat", NOTIFY,
+    _row("chmod fchmodat fchmodat2 chown lchown fchown fchownat utime utimes futimesat utimensat", NOTIFY,
         "changes what is known about a file"),
     _row("setxattr lsetxattr setxattrat removexattr lremovexattr removexattrat file_setattr", NOTIFY, "as above"),
 )  # fmt: skip
+
+SET_USER_ID = (
+    _row("chmod fchmod", NOTIFY, "the mode is set without the bit", Argument(1, (_S_ISUID,), _S_ISUID)),
+    _row("fchmodat fchmodat2", NOTIFY, "as above", Argument(2, (_S_ISUID,), _S_ISUID)),
+)  # fmt: skip
+"""Evaluated before all other rows where writes are looked at."""
 
 REMOVALS = (
     _row("rmdir", NOTIFY, "what keeps a name absent would fail to go, and git clean with it"),

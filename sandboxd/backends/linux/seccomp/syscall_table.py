@@ -281,6 +281,7 @@ SYSCALLS: dict[str, tuple[int | None, int | None]] = {
     "fchmod": (91, 52),
     "fchmodat": (268, 53),
     "fchmodat2": (452, 452),
+    "fchown": (93, 55),
     "fchownat": (260, 54),
     "fcntl": (72, 25),
     "file_getattr": (468, 468),

@@ -19,6 +19,7 @@ from sandboxd.backends.linux.seccomp.notified_calls import (
     GUARD,
     READS,
     REMOVALS,
+    SET_USER_ID,
     SOCKETS_HANDED_IN,
     UNIX_SOCKETS_LISTED,
     WRITES,
@@ -69,7 +70,7 @@ VFORK = 0x4111
 ONLY_X86 = """chmod chown creat futimesat lchown link mkdir mknod open rename rmdir symlink unlink utime
     utimes""".split()
 ALWAYS_LOOKED_AT = """connect truncate mkdirat mknodat linkat symlinkat renameat renameat2 unlinkat fchmodat
-    fchmodat2 fchownat utimensat setxattr lsetxattr setxattrat removexattr lremovexattr removexattrat
+    fchmodat2 fchown fchownat utimensat setxattr lsetxattr setxattrat removexattr lremovexattr removexattrat
     file_setattr""".split()
 
 
@@ -205,9 +206,11 @@ def _cases() -> list[Case]:
     cases += [
         # Set-user-ID, alone and with other bits, where a mode counts; other bits, and a mode that does not count.
         *(
-            Case(call, (0,) * place + (mode | GARBAGE,), "EPERM")
-            for call, place in (("chmod", 1), ("fchmod", 1), ("creat", 1), ("mknod", 1), ("fchmodat", 2),
-                                ("fchmodat2", 2), ("mknodat", 2))
+            Case(call, (0,) * place + (mode | GARBAGE,), "EPERM", watched=watched)
+            for call, place, watched in (
+                ("chmod", 1, "notify"), ("fchmod", 1, "notify"), ("fchmodat", 2, "notify"), ("fchmodat2", 2, "notify"),
+                ("creat", 1, None), ("mknod", 1, None), ("mknodat", 2, None)
+            )
             for mode in (0o4000, 0o4755, 0o7777, 0o104755)
         ),
         *(Case("fchmod", (3, mode), "allow") for mode in (0o755, 0o2775, 0o3777, 0)),
@@ -264,8 +267,8 @@ def _cases() -> list[Case]:
 
 CASES = _cases()
 ALL_ROWS = (
-    *UNIX_SOCKETS_REFUSED, *UNIX_SOCKETS_LISTED, *UNIX_SOCKETS_ALLOWED, *ROWS, *READS, *WRITES, *REMOVALS, *CONNECTS,
-    *SOCKETS_HANDED_IN, *GUARD,
+    *UNIX_SOCKETS_REFUSED, *UNIX_SOCKETS_LISTED, *UNIX_SOCKETS_ALLOWED, *ROWS, *READS, *WRITES, *SET_USER_ID,
+    *REMOVALS, *CONNECTS, *SOCKETS_HANDED_IN, *GUARD,
 )  # fmt: skip
 
 

@@ -1,0 +1,75 @@
+"""What test suites of other projects would notice: errors as without a sandbox, and no report of what would fail."""
+
+from __future__ import annotations
+
+import json
+
+from support.daemons import DaemonProcess
+
+PROGRAM = """
+import errno, io, json, os, stat, tarfile
+def said(do, *words):
+    try: do(*words)
+    except OSError as error: return errno.errorcode[error.errno]
+    return "done"
+root, found = os.getuid() == 0, {}
+for name in ("/usr/none", "/usr/lib/none/x", "/etc/none"):
+    for do in (os.unlink, os.rmdir): found[f"{do.__name__} {name}"] = said(do, name)
+    found[f"rename {name}"] = said(os.rename, name, "/usr/other")
+os.makedirs(os.environ["TMPDIR"] + "/a/b"); os.makedirs(os.environ["TMPDIR"] + "/a/b", exist_ok=True)
+for name in ("/", "/tmp", "/usr", os.path.expanduser("~"), os.getcwd()): found[f"mkdir {name}"] = said(os.mkdir, name)
+if not root: found["no mode"] = said(open, "/usr/lib/none", "w")
+open("file", "w").close()
+other = 4321
+found["chown"] = said(os.chown, "file", other, other)
+found["lchown"] = said(os.lchown, "file", other, -1)
+with open("file") as file: found["fchown"] = said(os.chown, file.fileno(), -1, other)
+found["chown missing"] = said(os.chown, "missing", other, other)
+found["chown own"] = said(os.chown, "file", os.getuid(), os.getgid())
+archive = io.BytesIO()
+with tarfile.open(fileobj=archive, mode="w") as tar:
+    one = tarfile.TarInfo("program"); one.mode, one.uid, one.gid, one.size, one.mtime = 0o755, other, other, 1, 1000
+    tar.addfile(one, io.BytesIO(b"x"))
+archive.seek(0)
+with tarfile.open(fileobj=archive) as tar: tar.extractall()
+found["extracted"] = [oct(os.stat("program").st_mode & 0o7777), int(os.stat("program").st_mtime)]
+print(json.dumps(found))
+"""
+
+SET_USER_ID = """
+import os, threading
+def mode(): return oct(os.stat("program").st_mode & 0o7777)
+open("program", "w").close()
+os.chmod("program", 0o4711); print(mode())
+with open("program") as file: os.fchmod(file.fileno(), 0o6755); print(mode())
+os.chmod("program", 0o755); print(mode())
+for path in ("/usr/bin/env", "missing"):
+    try: os.chmod(path, 0o4755)
+    except OSError as error: print(error.errno)
+"""
+
+
+def test_errors_are_those_without_a_sandbox(daemon: DaemonProcess) -> None:
+    done = daemon.run("run", "--", "python3", "-I", "-S", "-c", PROGRAM)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    is_root = daemon.identity.uid == 0
+    for name, result in found.items():
+        if "none" in name or "missing" in name:
+            assert result == "ENOENT", (name, result)
+        if name.startswith("mkdir"):
+            assert result == "EEXIST", (name, result)
+        if name in ("chown", "lchown", "fchown"):
+            assert result == ("done" if is_root else "EPERM"), (name, result)
+    assert found["chown own"] == "done" and found["extracted"] == ["0o755", 1000]
+    assert found.get("no mode", "EROFS") in ("EROFS", "EACCES")
+    reported = [one["target"] for one in json.loads(daemon.run("violations", "--json").stdout)["violations"]]
+    assert reported == []
+
+
+def test_the_bit_of_set_user_id_is_left_out_and_told(daemon: DaemonProcess) -> None:
+    done = daemon.run("run", "--", "python3", "-I", "-S", "-c", SET_USER_ID)
+    assert done.stdout.split()[:3] == ["0o711", "0o2755", "0o755"], done.stderr
+    assert done.stdout.split()[3:] in (["1", "1"], ["30", "1"], ["30", "2"], ["1", "2"])
+    reported = [one["target"] for one in json.loads(daemon.run("violations", "--json").stdout)["violations"]]
+    assert str(daemon.identity.workspace / "program") in reported
