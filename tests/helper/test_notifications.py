@@ -52,6 +52,7 @@ class Places:
         (base / "open/link").symlink_to("../fourth")
         self.mask.chmod(0)
         for path in (base, *base.rglob("*")):
+            os.lchown(path, identity.uid, identity.gid)
             if not path.is_symlink():
                 identity.own(path)
 

@@ -98,7 +98,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 def refuse(): raise OSError(ctypes.get_errno(), "")
 open("written-anew", "w").close()
 for n, statement in enumerate({tried!r}):
-    try: os.mkdir(f"/begin-{{n}}")  # which is reported: between two of them stands what is reported of one
+    try: os.mkdir(f"{base}/../begin-{{n}}")  # which is reported: between two of them stands what is reported of one
     except OSError: pass
     if not os.fork():  # equal ones of one thread are counted
         try: exec(statement.strip())
@@ -139,7 +139,7 @@ def test_only_what_keeps_a_name_absent(launch: Launcher, base: Path) -> None:
     found: list[list[tuple[str, str]]] = []
     for report in events:
         assert isinstance(report, RefusedCall)
-        if report.path.startswith("/begin-"):
+        if "/begin-" in report.path:
             found.append([])
         else:
             found[-1].append((call_name(report.call, MACHINE), report.path))

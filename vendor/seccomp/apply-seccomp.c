@@ -51,25 +51,6 @@ __asm__(".globl _start\n_start: xor %ebp, %ebp\n mov %rsp, %rdi\n and $-16, %rsp
 #elif defined __aarch64__
 __asm__(".globl _start\n_start: mov x29, xzr\n mov x30, xzr\n mov x0, sp\n and sp, x0, #-16\n bl begin\n");
 #endif
-/* The compiler asks for these by name; volatile, lest it make them of each other. None overlaps in part. */
-void *memset(void *to, int byte, size_t n) {
-    while (n--) {
-        ((volatile char *)to)[n] = (char)byte;
-    }
-    return to;
-}
-
-void *memcpy(void *restrict to, const void *restrict from, size_t n) {
-    while (n--) {
-        ((volatile char *)to)[n] = ((const char *)from)[n];
-    }
-    return to;
-}
-
-void *memmove(void *to, const void *from, size_t n) {
-    return memcpy(to, from, n);
-}
-
 /* ---- What is said: to the person, to the daemon, and by the child to init -------------------------------------- */
 static enum { NO_PEER, THE_DAEMON, INIT } listens; /* at the other end of descriptor 3 */
 

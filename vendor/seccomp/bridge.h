@@ -2,7 +2,7 @@
 #pragma once
 #include "kernel.h"
 
-enum { UNIX_SOCKET = 3 /* the access that is reported */ };
+enum { READ = 1, WRITE = 2, UNIX_SOCKET = 3 }; /* the access that is reported */
 
 enum { BRIDGE = 3 /* the descriptor of the connection to the daemon */ };
 
@@ -203,6 +203,13 @@ int is_here_or_above(const char *name);
 long read_path(uint32_t thread, uint64_t from, char *to); /* its length */
 long look_above(long directory, char *whole, char *part, uint64_t magic);
 void name_below(long fd, const char *part); /* into `found` */
+
+/* modes.c */
+int mode_at(const struct seccomp_notif *asked);
+int is_special(const struct seccomp_notif *asked);
+long change(const struct seccomp_notif *asked, long fd);
+long on_descriptor(const struct seccomp_notif *asked);
+int is_read_only(long fd); /* its mount; notifications.c */
 
 /* guard.c */
 extern const struct guard *guard; /* NULL where there is none */

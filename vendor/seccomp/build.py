@@ -25,7 +25,7 @@ from pathlib import Path
 ZIGLANG = "0.13.0"
 HERE = Path(__file__).resolve().parent
 SOURCES = ("apply-seccomp.c", "streams.c", "notifications.c", "connects.c", "sockets.c", "unix.c", "search.c",
-           "landlock.c", "guard.c", "namespaces.c", "kernel.c")  # fmt: skip
+           "landlock.c", "guard.c", "modes.c", "namespaces.c", "kernel.c")  # fmt: skip
 NAME = "apply-seccomp"
 
 # Processor, and the name that the kernel gives to the folder of its headers.

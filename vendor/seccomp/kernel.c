@@ -89,3 +89,22 @@ const char *decimal(unsigned number) {
     } while (number /= 10);
     return p;
 }
+
+/* The compiler asks for these by name; volatile, lest it make them of each other. None overlaps in part. */
+void *memset(void *to, int byte, size_t n) {
+    while (n--) {
+        ((volatile char *)to)[n] = (char)byte;
+    }
+    return to;
+}
+
+void *memcpy(void *restrict to, const void *restrict from, size_t n) {
+    while (n--) {
+        ((volatile char *)to)[n] = ((const char *)from)[n];
+    }
+    return to;
+}
+
+void *memmove(void *to, const void *from, size_t n) {
+    return memcpy(to, from, n);
+}

@@ -35,7 +35,7 @@
 
 enum { TMPFS = 0x01021994, KEPT = 64, SOON_MS = 20, BURST = 256, PER_TICK = 10, MOST_UNREAD = 96 << 10 };
 
-enum { TEMPORARY = 020000000 /* __O_TMPFILE */, READ = 1, WRITE = 2, CUT = 1 };
+enum { TEMPORARY = 020000000 /* __O_TMPFILE */, CUT = 1 };
 
 int notifier = -1, timer = -1;
 uint32_t watched;
@@ -343,6 +343,10 @@ static struct place place_of(long fd, int closely) {
     return place;
 }
 
+int is_read_only(long fd) {
+    return place_of(fd, 0).read_only;
+}
+
 char *last_part(char *of) { /* and takes slashes from its end */
     unsigned n = length_of(of);
     while (n > 1 && of[n - 1] == '/') {
@@ -608,45 +612,6 @@ static long directory_of(const struct seccomp_notif *call, int argument, const c
 }
 
 /* What the call returns, GOES_ON or ANSWERED. */
-static int mode_at(const struct seccomp_notif *asked) { /* which argument; 0: it changes the owner */
-    int number = asked->data.nr, named = number == SYS_fchmodat || number == SYS_fchmodat2;
-#ifdef SYS_chmod
-    if (number == SYS_chmod) {
-        return 1;
-    }
-#endif
-    return number == SYS_fchmod ? 1 : named ? 2 : 0;
-}
-
-/* A set-user-ID bit, or an owner who does not exist here. */
-static int is_special(const struct seccomp_notif *asked) {
-    const __u64 *argument = asked->data.args;
-    int number = asked->data.nr, mode = mode_at(asked), owner = number == SYS_fchownat ? 2 : 1;
-    int owns = number == SYS_fchownat || number == SYS_fchown;
-#ifdef SYS_chown
-    owns |= number == SYS_chown || number == SYS_lchown;
-#endif
-    uint32_t user = (uint32_t)argument[owner], group = (uint32_t)argument[owner + 1];
-    return mode ? !!(argument[mode] & S_ISUID)
-                : owns && ((user != ~0u && user != call(getuid)) || (group != ~0u && group != call(getgid)));
-}
-
-/* The mode is set without the bit; the owner stays, which root takes for success (as with fakeroot). */
-static long change(const struct seccomp_notif *asked, long fd) {
-    int mode = mode_at(asked);
-    if (!mode) {
-        return call(getuid) ? -EPERM : 0;
-    }
-    if (fd < 0 || !still_waits(asked->id)) {
-        return ANSWERED;
-    }
-    long error = call(fchmodat, AT_FDCWD, own_link(fd), asked->data.args[mode] & 03777);
-    if (!error && name_of(fd, found, PATH) > 0 && !(watched & QUIET)) {
-        report(asked, WRITE, EPERM, found);
-    }
-    return error;
-}
-
 static long on_file(const struct seccomp_notif *asked, const struct shape *shape) {
     const __u64 *argument = asked->data.args;
     uint64_t flags = shape->flags == NOWHERE ? (unsigned)shape->fixed : argument[shape->flags];
@@ -705,14 +670,6 @@ static long on_file(const struct seccomp_notif *asked, const struct shape *shape
     drop(to);
     drop(from);
     return error == DONE ? 0 : error == ABSENT ? -ENOENT : result;
-}
-
-/* By a descriptor. */
-static long on_descriptor(const struct seccomp_notif *asked) {
-    long fd = is_special(asked) ? open_directory(asked->pid, (int)asked->data.args[0]) : -1;
-    long result = fd < 0 || place_of(fd, 0).read_only ? GOES_ON : change(asked, fd);
-    drop(fd);
-    return result;
 }
 
 void on_notification(void) {
