@@ -32,6 +32,7 @@ MEASURES: tuple[tuple[str, str, bool], ...] = (
     ("bench.commands", "wrap_in_a_big_tree", True),
     ("bench.commands", "crowd", True),
     ("bench.builds", "reporting", True),
+    ("bench.builds", "absent_names", True),
     ("bench.builds", "event_latency", True),
     ("bench.network", "throughput", False),
     ("bench.network", "connect_cost", False),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,10 +13,11 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.private_daemon import Bench
+from bench.private_daemon import Bench, private_daemon
 from bench.rows import Row
 from bench.timing import median, percentile
 from sandboxd_client import Client
@@ -137,6 +139,41 @@ def reporting(bench: Bench, quick: bool) -> Iterator[Row]:
     calls = {mode: (median(taken[mode]) - median(taken["off"])) / FILES * 1e6 for mode in ("writes", "all")}
     detail = {"off": median(taken["off"]), "writes": median(taken["writes"]), "reads too": calls["all"]}
     yield Row(f"extracting {FILES:,} files: for each", calls["writes"], "µs", "", detail)
+
+
+def absent_names(bench: Bench, quick: bool) -> Iterator[Row]:
+    """Build-like work where the helper makes the names, ÷ where placeholders keep names absent."""
+    works = [(work, "≤ 1.15" if work.argv[0] == "git" else "≤ 1.05") for work in _works()]
+    works.append((Work(f"extracting {FILES:,} files", ("tar", "xf", "tree.tar"), ("tree",), _archive), "≤ 1.15"))
+    with Client() as box, _placeholders(), private_daemon() as other, Client() as there:
+        places = ((box, bench.project / "absent"), (there, other.project / "absent"))
+        for work, budget in works:
+            taken: list[list[float]] = [[], []]
+            for number in range(3 if quick else 8):
+                for turn, (client, place) in enumerate(places):
+                    base = place / work.name.replace(" ", "-")
+                    if not number:
+                        base.mkdir(parents=True)
+                        work.prepare(base)
+                    for name in work.leaves:
+                        shutil.rmtree(base / name, ignore_errors=True)
+                    begin = time.perf_counter()
+                    done = client.run(work.argv, cwd=str(base), capture_output=True, text=True)
+                    seconds = time.perf_counter() - begin
+                    assert done.returncode == 0, done.stderr or done.stdout
+                    if number:
+                        taken[turn].append(seconds)
+            guarded, otherwise = (median(one) for one in taken)
+            yield Row(f"{work.name}, guarded ÷ with placeholders", guarded / otherwise, "", budget, {"s": guarded})
+
+
+@contextmanager
+def _placeholders() -> Iterator[None]:
+    os.environ["SANDBOXD_TEST_PLACEHOLDERS"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["SANDBOXD_TEST_PLACEHOLDERS"]
 
 
 _REFUSED = """

@@ -432,6 +432,7 @@ def watches(pid: int) -> int:
     return count
 
 
+@pytest.mark.usefixtures("placeholders")
 @pytest.mark.parametrize("how", ["denied there", "denied inside", "searched"])
 def test_a_filled_placeholder_of_another_project_is_closed(
     start_daemon: StartDaemon, identity: Identity, how: str

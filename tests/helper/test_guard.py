@@ -247,3 +247,49 @@ def test_the_guard_needs_what_it_rests_on(launch: Launcher) -> None:
         sandbox.send(bytes(message))
         status, _, err = sandbox.finish()
         assert status == 125 and "the configuration is malformed" in err
+
+
+SWAP = """
+import ctypes, json, os, threading, time
+libc, end = ctypes.CDLL(None, use_errno=True), time.monotonic() + 2
+name, fd, tried = ctypes.create_string_buffer(b".mcp.jsoX"), 100, [0]
+os.makedirs("/tmp/safe"); here, safe = os.open(".", 0), os.open("/tmp/safe", 0); os.dup2(safe, fd)
+def repeat(*ways):
+    def run():
+        while time.monotonic() < end:
+            for way in ways: way()
+    return threading.Thread(target=run)
+def swap_bytes(): name.raw = b".mcp.json\\0"; name.raw = b".mcp.jsoX\\0"
+def swap_descriptors(): os.dup2(here, fd); os.dup2(safe, fd)
+def swap_links():
+    for target in (os.getcwd(), "/tmp/safe"): os.symlink(target, "/tmp/l"); os.rename("/tmp/l", "/tmp/link")
+def remove(*paths):
+    for path in paths:
+        try: os.unlink(path)
+        except IsADirectoryError: os.rmdir(path)
+        except OSError: pass
+def prepare():
+    try: open("source", "w").close(); open("source2", "w").close()
+    except PermissionError: pass
+def calls():
+    for call in (lambda: libc.mkdir(name, 0o755), lambda: libc.open(name, os.O_CREAT | os.O_WRONLY, 0o644),
+                 lambda: libc.symlink(b"x", name), lambda: libc.mknod(name, 0o100644, 0),
+                 lambda: libc.link(b"source", name), lambda: libc.rename(b"source2", name),
+                 lambda: libc.openat(fd, b".mcp.json", os.O_CREAT | os.O_WRONLY, 0o644),
+                 lambda: libc.mkdir(b"/tmp/link/.mcp.json", 0o755),
+                 lambda: libc.mkdir(b"/proc/self/fd/100/.mcp.json", 0o755)):
+        prepare()
+        made = call(); tried[0] += 1
+        if made > 100: os.close(made)
+        assert not os.path.lexists(".mcp.json"), call.__code__
+        remove(".mcp.jsoX", "/tmp/safe/.mcp.json")
+threads = [repeat(swap_bytes), repeat(swap_descriptors), repeat(swap_links), repeat(calls), repeat(calls)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(json.dumps([tried[0] > 100, os.path.lexists(".mcp.json")]))
+"""
+
+
+def test_swapped_paths_descriptors_and_links_make_nothing(launch: Launcher) -> None:
+    for broken in (False, True):
+        assert tried(launch, SWAP, broken=broken) == [True, False]
