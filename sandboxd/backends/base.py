@@ -37,6 +37,8 @@ class LaunchSpec:
     """The host can connect into the sandbox: there will be `Listeners.inside`."""
     shares_localhost: bool = False
     """Connections to servers of the session's other commands can be captured."""
+    tmp: str = ""
+    """The directory with what the session writes in /tmp, where the host can see it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,6 +281,7 @@ class SandboxSession:
             env_set={**plan.environment.set, **launch.env_set},
             env_unset=tuple(name for name in plan.environment.unset if name not in launch.env_set),
             cwd=plan.cwd,
+            tmp=plan.view.seen_outside,
             layers=with_time_limit(actual_layers(policy.network, launch.layers), policy),
             warnings=(
                 *unenforced,

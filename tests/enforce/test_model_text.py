@@ -26,7 +26,7 @@ MADE_BY = {
     "Permission denied": (CONNECT, None),
     "Operation not permitted": (SOCKET, None),
     "Read-only file system": ("touch ~/x", None),
-    "No such file or directory": ("cat FILE", None),
+    "No such file or directory": ("cat FILE", {"sandbox": {"filesystem": {"tmp": "private"}}}),
 }
 
 

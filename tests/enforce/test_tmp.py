@@ -187,6 +187,21 @@ def test_tmp_can_be_private_or_the_hosts(share_daemon: StartDaemon, place: Path,
     assert f"tmp-{mode}" in layers.stdout.split()
 
 
+def test_what_stays_in_the_session_is_told_once(daemon: DaemonProcess, place: Path) -> None:
+    name = f"/tmp/{place.name}-out"
+    said = daemon.run("run", "-c", f"echo 1 > {name}").stderr
+    assert said.startswith(f"sandboxd: {name} was the session's and is gone with it; ") and said.count("\n") == 1
+    assert said.endswith("or: sandboxd allow path /tmp\n")
+    assert daemon.run("run", "-c", f"echo 1 > {name}; rm {name}; echo 1 > $TMPDIR/x").stderr == ""
+    assert daemon.run("run", "--quiet", "-c", f"echo 1 > {name}").stderr == ""
+    assert daemon.run("session", "start", "--name", "told").returncode == 0
+    said = daemon.run("run", "--session", "told", "-c", f"echo 1 > {name}; rm -r {place}").stderr
+    assert said.startswith(f"sandboxd: {name} stays in the session; outside it is /var/tmp/"), said
+    assert Path(said.split()[-1]).read_text() == "1\n"
+    assert daemon.run("run", "--session", "told", "-c", f"cat {name}").stderr == ""
+    assert daemon.run("session", "end", "told").returncode == 0 and not Path(said.split()[-1]).exists()
+
+
 def test_allow_path_tmp_opens_the_hosts(start_daemon: StartDaemon) -> None:
     daemon = start_daemon()
     with tempfile.TemporaryDirectory(prefix="sdt-", dir="/tmp") as name:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 from sandboxd.cli import output
 from sandboxd.cli.arguments import NO_AUTOSTART, Help, Option, Parsed, UsageError, visible
@@ -138,6 +139,7 @@ class After:
         self.learn: LearnedFile | None = None
         self.program = (parsed.command or [""])[0] if "c" not in parsed else ""
         self.cwd = absolute(parsed.get("cwd"))
+        self.session = parsed.get("session") or os.environ.get("SANDBOXD_SESSION", "")
         self.stop_asking: Callable[[], None] = lambda: None
 
 
@@ -196,10 +198,15 @@ def _run_once(
     if any(":0:" in f":{text}:" for text in params.get("overrides", {}).get("publish", ())):
         for found in wrapped.get("published", ()):
             output.note(f"sandboxd: published {found}")
+    begun = time.time()
     if after.annotate:
         status = _spawn_annotated(connection, wrapped, grace_s, mask, relay)
     else:
         status = _spawn(wrapped, grace_s, mask, relay)
+    if after.tell and wrapped.get("tmp"):
+        from sandboxd.cli.execution.told import kept_line
+
+        output.note(kept_line(wrapped["tmp"], begun, lasts=bool(after.session)))
     limited = status >= output.NOT_RUN and any(layer in _LIMITS for layer in wrapped["layers"])
     told = after.tell and (status != 0 or _is_terminal(2))
     if status in _SUSPICIOUS or limited or told or after.show or after.learn is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -20,6 +22,9 @@ _WHAT: Final = {
 }
 
 
+_MOST_LOOKED_AT: Final = 2000
+
+
 def told_lines(violations: Iterable[Mapping[str, Any]], lost: int = 0) -> list[str]:
     """Return one line a kind: what was refused, how often, and the way to allow it."""
     kinds: dict[str, list[Mapping[str, Any]]] = {}
@@ -30,6 +35,39 @@ def told_lines(violations: Iterable[Mapping[str, Any]], lost: int = 0) -> list[s
     if lost:
         lines.append(f"sandboxd: {lost} more were blocked than could be recorded one by one")
     return lines
+
+
+def kept_line(directory: str, since: float, *, lasts: bool) -> str:
+    """Return what a command has left in /tmp, which only its session sees, else "".
+
+    `directory` is where the host sees it, as long as the session `lasts`."""
+    names, own = [], os.geteuid()
+    try:
+        with os.scandir(directory) as entries:
+            for entry in itertools.islice(entries, _MOST_LOOKED_AT):
+                state = entry.stat(follow_symlinks=False)
+                is_removal = stat.S_ISCHR(state.st_mode)
+                if state.st_ctime >= since and not is_removal and not _is_foreign(f"/tmp/{entry.name}", own):
+                    names.append(entry.name)
+    except OSError:
+        return ""
+    if not names:
+        return ""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    name = min(names)
+    if lasts:
+        where = f"{directory}/{name}"
+        return f"sandboxd: {quoted('/tmp/' + name)}{more} stays in the session; outside it is {quoted(where)}"
+    way = "to keep files, write them below the working directory, or: sandboxd allow path /tmp"
+    return f"sandboxd: {quoted('/tmp/' + name)}{more} was the session's and is gone with it; {way}"
+
+
+def _is_foreign(path: str, own: int) -> bool:
+    """Return whether the host has a directory of another user there, which sessions copy at their start."""
+    try:
+        return os.lstat(path).st_uid != own
+    except OSError:
+        return False
 
 
 def _line(what: str, found: Sequence[Mapping[str, Any]]) -> str:

@@ -158,6 +158,12 @@ class FileView:
     """Where the host's entries of `/tmp` are bound one by one: those that are not. None elsewhere."""
 
     @property
+    def seen_outside(self) -> str:
+        """Return the directory of the host with the changes in `/tmp`, or ""."""
+        over = next((one.source for one in self.overlays if one.source.endswith("/tmp/upper")), "")
+        return over if self.tmp_size is None else ""
+
+    @property
     def overlays(self) -> tuple[Mount, ...]:
         """Return the overlays, parents first."""
         return tuple(mount for mount in self.mounts if mount.operation is Operation.OVERLAY)

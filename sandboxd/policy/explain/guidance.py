@@ -32,6 +32,11 @@ SYMPTOMS: Final = (
     (("No such file or directory",), "below /tmp: the files there outside are not visible inside"),
 )
 """Output of programs where the sandbox was in the way, with its meaning. Tests make each in a sandbox."""
+_TMP: Final = {
+    "overlay": "/tmp shows the files there outside; what commands write there stays in this session, unseen outside",
+    "private": "/tmp is private to this session",
+    "host": "/tmp is shared with programs outside",
+}
 EXAMPLES: Final = (
     ("npm test", "npm ci", "npm error code E403"),
     ("python3 -m pytest", "pip install -e .", "Could not find a version that satisfies the requirement"),
@@ -114,7 +119,7 @@ def _files(policy: Policy, around: Surroundings) -> str:
     lines = [
         "Files:",
         f"- Writable: {_listed(_writable(policy, around))}. Everything else is read-only.",
-        f"- Temporary files belong in $TMPDIR ({_shown(around.temporary)}); /tmp is private to this session.",
+        f"- Temporary files belong in $TMPDIR ({_shown(around.temporary)}); {_TMP[files.tmp]}.",
         "- Not writable although inside a writable directory: shell start-up files, git hooks and configuration, "
         "settings of editors and agents.",
     ]
@@ -219,7 +224,11 @@ def _evidence(policy: Policy, around: Surroundings) -> str:
         "- a <sandbox_violations> block after the output; it names the path or host and the rule",
     ]
     for printed, meaning in SYMPTOMS:
-        if printed[0] != "Operation not permitted" or not policy.network.allow_all_unix_sockets:
+        applies = {
+            "Operation not permitted": not policy.network.allow_all_unix_sockets,
+            "No such file or directory": policy.files.tmp == "private",
+        }
+        if applies.get(printed[0], True):
             lines.append(f"- {' or '.join(json.dumps(text) for text in printed)}: {meaning}")
     lines += [
         "No evidence: a missing file elsewhere, a wrong argument, a failing test, 502 or 504, a time-out.",

@@ -115,6 +115,7 @@ class WrapMethods:
             expires_in_s=launch.expires_in_s,
             policy_generation=command.generation,
             published=tuple(map(str, command.publications)),
+            tmp=launch.tmp,
         )
 
     async def outcome(self, call: MethodCall, params: WrapOutcomeParams) -> WrapOutcomeResult:

@@ -59,6 +59,7 @@ class WrapResult:
     expires_in_s: float
     policy_generation: int = 0
     published: tuple[str, ...] = ()  # ports that the host can reach, as `HOST:PORT:INNER`
+    tmp: str = ""  # the directory of the host with what the session writes in /tmp, where that can be seen
 
 
 @dataclass(frozen=True, slots=True)
