@@ -238,16 +238,12 @@ class PermissionQueries:
             decision = (await self._decided(session, query, uid, unsandboxed=True)).decision
             if decision.behavior is Behavior.ALLOW:  # only by a prompt
                 decision = Decision(Behavior.ASK, decision.reason, decision.text, hint=decision.hint)
-        patterns = exclusion_patterns(query.command or "")
         question = _about_command(
             session,
             query,
             query.why or "the program asks to run this outside the sandbox",
             (_OUTSIDE, *_blocked(session, query)),
-            tuple(
-                Suggestion(True, EXCLUDED, pattern, bool(why_wide_program(parse_command_pattern(pattern))))
-                for pattern in patterns
-            ),
+            suggested(query.kind, query.command or "", decision.reason),
         )
         return decision, question, _no_command()
 
@@ -256,11 +252,7 @@ class PermissionQueries:
     ) -> tuple[Decision, Question, str]:
         decided = await self._decided(session, query, uid)
         decision, command = decided.decision, query.command or ""
-        suggestions: tuple[Suggestion, ...] = ()
-        asked_by_mode = decision.reason is Reason.SANDBOXED  # no rule that allows beats one that asks
-        if asked_by_mode and is_exact(command) and session.spec.asks:
-            rule = f"Bash({command.strip()})"
-            suggestions = Suggestion(True, "permissions.allow", rule), Suggestion(False, "permissions.deny", rule)
+        suggestions = suggested(query.kind, command, decision.reason) if session.spec.asks else ()
         warnings = () if decided.sandboxed else (_OUTSIDE,)
         text = "; ".join(filter(None, (query.why, decision.text)))
         return decision, _about_command(session, query, text, warnings, suggestions), _no_command()
@@ -283,6 +275,19 @@ class PermissionQueries:
             is_sandbox=query.is_sandbox,
         )
         return answer
+
+
+def suggested(kind: QuestionKind, command: str, reason: Reason) -> tuple[Suggestion, ...]:
+    """Return the rules that `always` can write for a question about a command, the narrowest first."""
+    if kind is QuestionKind.SANDBOX_OVERRIDE:
+        return tuple(
+            Suggestion(True, EXCLUDED, pattern, bool(why_wide_program(parse_command_pattern(pattern))))
+            for pattern in exclusion_patterns(command)
+        )
+    if reason is Reason.SANDBOXED and is_exact(command):  # no rule that allows beats one that asks
+        rule = f"Bash({command.strip()})"
+        return Suggestion(True, "permissions.allow", rule), Suggestion(False, "permissions.deny", rule)
+    return ()
 
 
 def _about_command(

@@ -284,6 +284,23 @@ def test_a_command_a_rule_asks_about_runs_inside_after_a_yes(cli: CommandLine, f
     assert "wrap" in [call.method for call in fake.calls]
 
 
+def test_always_at_the_terminal_writes_the_narrowest_rule(cli: CommandLine, fake: FakeDaemon) -> None:
+    key, rule = "sandbox.excludedCommands", "echo ran"
+    found = [{"behavior": "allow", "scope": "always", "key": key, "rule": text, "wide": wide}
+             for text, wide in ((rule, False), ("echo:*", True))]  # fmt: skip
+    decided(fake, sandboxed=False, behavior="ask", question="sandbox_override", suggestions=found)
+    fake.answer("settings.update", {"generation": 2, "file": "/x", "written": True})
+    for answer, written in (("y", False), ("a", True)):
+        with Terminal([*cli.argv, "run", "--disable-sandbox", "--", "echo", "ran"], env=cli.env) as terminal:
+            terminal.expect(r"\[y/N, a: always, by echo ran\] ")
+            terminal.type(answer)
+            terminal.expect("^ran")
+            assert terminal.wait() == 0
+        last = fake.calls[-1]
+        assert (last.method == "settings.update") is written
+    assert last.params["changes"] == [{"act": "add", "key": key, "value": rule}]
+
+
 def test_a_request_that_is_ignored_runs_inside(cli: CommandLine, fake: FakeDaemon) -> None:
     decided(fake, sandboxed=True, behavior="allow")
     done = cli.run("run", "--disable-sandbox", "-c", "echo $SANDBOX_RUNTIME", start_new_session=True)

@@ -76,6 +76,27 @@ async def test_every_cell_of_the_decision_table(machine: FakeMachine, situation:
             where = "" if found["behavior"] == "deny" else "inside, " if found["sandboxed"] else "outside, "
             assert f"{where}{found['behavior']}" == answers[situation], command
             assert (found["question"] is None) is (found["behavior"] != "ask")
+            rules = [one["rule"] for one in found["suggestions"]]
+            if found["question"] == "sandbox_override":
+                assert rules[:1] in ([asked["command"]], [f"{asked['command']}:*"], []), "an exclusion"
+            elif found["question"] is not None and found["reason"]["type"] == "sandboxed":
+                assert rules in ([f"Bash({asked['command']})"] * 2, [])
+            else:
+                assert rules == []
+
+
+async def test_the_rules_of_an_always_come_with_the_decision(machine: FakeMachine) -> None:
+    settings = {"sandbox": {"autoAllowBashIfSandboxed": False}, "permissions": {"ask": ["Bash(git push:*)"]}}
+    async with running_daemon(settings=settings, assemble=machine.assemble) as running, running.client() as client:
+        for command, wish, rules in (
+            ("make all", False, [("allow", "Bash(make all)"), ("deny", "Bash(make all)")]),
+            ("gh pr list", True, [("allow", "gh pr list"), ("allow", "gh pr:*"), ("allow", "gh:*")]),
+            ("git push x", False, []),
+            ("gh x; gh y", True, []),
+        ):
+            asked = {"command": command, "dangerously_disable_sandbox": wish, "cwd": str(running.around.project)}
+            found = (await client.result("should_sandbox", asked))["suggestions"]
+            assert [(one["behavior"], one["rule"]) for one in found] == rules
 
 
 async def test_the_rule_and_its_place(client: RawClient, running: RunningDaemon) -> None:

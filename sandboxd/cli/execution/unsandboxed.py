@@ -34,7 +34,8 @@ def decide_first(connection: Connection, params: dict[str, Any], *, outside: boo
         return output.fail(f"{what}: {reason}", hint)
     if decision["behavior"] == "ask":
         kind = decision.get("question") or ("command" if decision["sandboxed"] else "sandbox_override")
-        refusal = _refusal(connection, {"kind": kind, "command": text, **where}, reason)
+        rules = [rule for rule in decision.get("suggestions", ()) if rule["behavior"] == "allow" and not rule["wide"]]
+        refusal = _refusal(connection, {"kind": kind, "command": text, **where}, reason, rules[:1])
         if refusal:
             without = "leave --disable-sandbox out to run it in the sandbox" if outside else hint
             return output.fail(refusal, without)
@@ -51,16 +52,23 @@ def decide_first(connection: Connection, params: dict[str, Any], *, outside: boo
     return _become(params)
 
 
-def _refusal(connection: Connection, query: dict[str, Any], reason: str) -> str:
-    """Ask the user, at the terminal where there is one; return why not, empty for a yes."""
+def _refusal(connection: Connection, query: dict[str, Any], reason: str, rules: list[dict[str, Any]]) -> str:
+    """Ask the user, at the terminal where there is one; return why not, empty for a yes.
+
+    `rules` has the one that an `always` writes, if any."""
     may = "Run this WITHOUT a sandbox?" if query["kind"] == "sandbox_override" else "May this command run?"
     try:
         with open("/dev/tty", "r+b", buffering=0) as terminal:
             shown = visible(query["command"], _SHOWN)
-            terminal.write(f"sandboxd: {visible(reason, _SHOWN)}\n{may}\n  {shown}\n[y/N] ".encode())
+            keys = f"[y/N, a: always, by {visible(rules[0]['rule'], _SHOWN)}] " if rules else "[y/N] "
+            terminal.write(f"sandboxd: {visible(reason, _SHOWN)}\n{may}\n  {shown}\n{keys}".encode())
             answer = terminal.readline(100).strip().lower()
     except OSError:
         return _answer_of_subscribers(connection, query)
+    if rules and answer in (b"a", b"always"):
+        change = {"act": "add", "key": rules[0]["key"], "value": rules[0].get("pattern") or rules[0]["rule"]}
+        connection.call("settings.update", {"cwd": query["cwd"], "changes": [change]})
+        return ""
     return "" if answer in (b"y", b"yes") else "not confirmed, nothing was run"
 
 

@@ -305,7 +305,8 @@ def _with_rules(policy: Policy, request: CommandRequest, answer: CommandDecision
         return answer
     lines = _lines_within(text)
     for behavior, candidates in ((Behavior.DENY, rules.deny), (Behavior.ASK, rules.ask)):
-        if _STRICTNESS[behavior] <= _STRICTNESS[answer.behavior]:
+        by_mode = answer.reason is Reason.SANDBOXED  # of two that ask, the rule: no rule that allows beats it
+        if _STRICTNESS[behavior] < _STRICTNESS[answer.behavior] + (not by_mode):
             continue
         rule = _closing_rule(candidates, text, lines, request.resolve)
         if rule is not None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sandboxd.daemon.permissions import suggested
 from sandboxd.daemon.policy_queries import PolicyQueries
-from sandboxd.policy.decision import Behavior, Reason
+from sandboxd.policy.decision import Behavior, PermissionMode, Reason
 from sandboxd.rpc.call import MethodCall, existing_directory
 from sandboxd.rpc.caller_variables import caller_is_sandbox, caller_search_path, caller_variables
+from sandboxd.rpc.handlers.permissions import suggestion_records
 from sandboxd.rpc.records import reason_record
 from sandboxd.runtime.events import CommandDecided, Events, Fallback
+from sandboxd.runtime.prompts.prompt_records import QuestionKind
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
 from sandboxd_client.wire.messages.decisions import ShouldSandboxParams, ShouldSandboxResult
@@ -47,11 +50,16 @@ class DecisionMethods:
         if search is not None:
             env["PATH"] = search
         outside = decision.reason in (Reason.SANDBOX_OVERRIDE, Reason.SANDBOX_UNAVAILABLE)
+        kind = QuestionKind.SANDBOX_OVERRIDE if outside else QuestionKind.COMMAND
+        asks = decision.behavior is Behavior.ASK
+        planning = self.questions.mode(params.session_id) == PermissionMode.PLAN
+        rules = suggested(kind, params.command, decision.reason) if asks and not planning else ()
         return ShouldSandboxResult(
             answer.sandboxed,
             decision.behavior.value,
             reason_record(decision),
             decision.hint,
             env,
-            None if decision.behavior is not Behavior.ASK else "sandbox_override" if outside else "command",
+            None if not asks else "sandbox_override" if outside else "command",
+            suggestion_records(rules),
         )

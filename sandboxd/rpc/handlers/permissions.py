@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, cast
@@ -15,7 +16,7 @@ from sandboxd.processes import has_ended
 from sandboxd.rpc.call import ConnectedClient, MethodCall, existing_directory
 from sandboxd.rpc.caller_variables import caller_is_sandbox, caller_search_path
 from sandboxd.runtime.prompts.grants import GrantScope
-from sandboxd.runtime.prompts.prompt_records import Asked, QuestionKind, ResolvedQuestion, UserAnswer
+from sandboxd.runtime.prompts.prompt_records import Asked, QuestionKind, ResolvedQuestion, Suggestion, UserAnswer
 from sandboxd.runtime.sessions import Sessions
 from sandboxd_client.wire.messages.prompts import (
     GrantRecord,
@@ -200,24 +201,28 @@ def _request(asked: Asked) -> PermissionRequest:
         path=None if question.path is None else question.subject,
         command=question.command,
         command_id=None if question.command_id is None else neutralise(question.command_id),
-        suggestions=tuple(
-            SuggestionRecord(
-                _behavior(one.allow),
-                "always",
-                one.key,
-                neutralise(one.rule),
-                "exclude" if one.key == EXCLUDED else "rule",
-                one.rule if one.key == EXCLUDED else None,
-                one.wide,
-            )
-            for one in question.suggestions
-        ),
+        suggestions=suggestion_records(question.suggestions),
         project=neutralise(question.project),
         text=question.text,
         write=question.write,
         warnings=question.warnings,
         scopes=tuple(scope.value for scope in question.scopes),
         wide=question.wide,
+    )
+
+
+def suggestion_records(suggestions: Iterable[Suggestion]) -> tuple[SuggestionRecord, ...]:
+    return tuple(
+        SuggestionRecord(
+            _behavior(one.allow),
+            "always",
+            one.key,
+            neutralise(one.rule),
+            "exclude" if one.key == EXCLUDED else "rule",
+            one.rule if one.key == EXCLUDED else None,
+            one.wide,
+        )
+        for one in suggestions
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sandboxd_client.wire.messages.origins import OriginRecord
+from sandboxd_client.wire.messages.prompts import SuggestionRecord
 
 Behavior = Literal["allow", "ask", "deny"]
 
@@ -45,3 +46,4 @@ class ShouldSandboxResult:
     hint: str = ""
     env: dict[str, str] = field(default_factory=dict)
     question: Literal["command", "sandbox_override"] | None = None  # the kind of `permission.request` that asks
+    suggestions: tuple[SuggestionRecord, ...] = ()  # the rules that `always` can write then
