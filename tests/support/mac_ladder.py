@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from sandboxd.backends.macos.probe import TYPES
-from sandboxd.backends.macos.seatbelt.dialect import CONSTRUCTS
+from sandboxd.backends.macos.seatbelt.dialect import CONSTRUCTS, whole_probe
 from support.sbpl import Semantics
 from support.sbpl_reader import Form, read_profile
 
@@ -54,7 +54,7 @@ TRUE = ("/usr/bin/true",)
 def compiled(run: Compile, text: str, parameters: Mapping[str, str]) -> Iterator[str]:
     """Step 2. `text` is a whole profile with its parameters."""
     for construct in CONSTRUCTS:
-        status, words = run(construct.probe, {"X": construct.value}, TRUE)
+        status, words = run(*whole_probe([construct]), TRUE)
         yield f"{construct.name}: {'accepted' if status == 0 else f'REFUSED ({status}) {words}'}"
     status, words = run(text, parameters, TRUE)
     yield f"a whole profile: {'accepted' if status == 0 else f'REFUSED ({status}) {words}'}"

@@ -31,7 +31,7 @@ REMEMBERED = 4096
 """Launches that still receive refusals."""
 PROVOKED = "provoked"
 """The launch of the refusal that the monitor waits for."""
-PROVOKE_AFTER_S = (0.2, 0.5, 1.0, 2.0, 5.0, 15.0)
+PROVOKE_AFTER_S = (0.5, 1.0, 2.0, 5.0, 15.0)
 """Pauses before each provocation; the last one repeats."""
 _CHUNK = 64 * 1024
 _REASON = 300

@@ -9,8 +9,9 @@ import asyncio
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 
-from sandboxd.backends.macos.seatbelt.dialect import CONSTRUCTS, TIOCSTI
+from sandboxd.backends.macos.seatbelt.dialect import CONSTRUCTS, TIOCSTI, Construct, whole_probe
 from sandboxd.backends.macos.seatbelt.path_spellings import real_spelling
 from sandboxd.backends.macos.spawning import DEVNULL, PIPE, end, spawn
 from sandboxd.errors import HostError
@@ -42,15 +43,21 @@ class SeatbeltProbe:
 
 
 async def refused_constructs(sandbox_exec: str) -> frozenset[str]:
-    """Return the names of constructs that do not compile. Raises HostError."""
-    statuses = [
-        (await _run([sandbox_exec, "-p", one.probe, *(("-D", f"X={one.value}") if one.value else ()), "--", "true"]))[0]
-        for one in CONSTRUCTS
-    ]
-    refused = {one.name for one, status in zip(CONSTRUCTS, statuses, strict=True) if status}
+    """Return the names of constructs that do not compile. Raises HostError.
+
+    One run says so where all of them compile."""
+    refused: set[str] = set()
+    if not await _compiles(sandbox_exec, CONSTRUCTS):
+        refused = {one.name for one in CONSTRUCTS if not await _compiles(sandbox_exec, [one])}
     if TIOCSTI not in refused and not await _refuses_typing(sandbox_exec):
         refused.add(TIOCSTI)
     return frozenset(refused)
+
+
+async def _compiles(sandbox_exec: str, constructs: Sequence[Construct]) -> bool:
+    text, parameters = whole_probe(constructs)
+    words = [word for name, value in parameters.items() for word in ("-D", f"{name}={value}")]
+    return (await _run([sandbox_exec, "-p", text, *words, "--", "true"]))[0] == 0
 
 
 TYPES = """
@@ -69,7 +76,7 @@ async def _refuses_typing(sandbox_exec: str) -> bool:
     """Return whether the rule on TIOCSTI refuses that, and nothing else, on a terminal of the probe's own.
 
     It compiles on some versions of macOS where the kernel does not tell one ioctl from another."""
-    probe = next(one.probe for one in CONSTRUCTS if one.name == TIOCSTI)
+    probe, _ = whole_probe([one for one in CONSTRUCTS if one.name == TIOCSTI])
     master, slave = os.openpty()
     try:
         words = [sandbox_exec, "-p", probe, "--", sys.executable, "-I", "-S", "-c", TYPES]

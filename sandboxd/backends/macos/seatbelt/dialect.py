@@ -7,7 +7,7 @@ which refuses more."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -20,9 +20,12 @@ class Construct:
     value: str
     instead: str
 
-    @property
-    def probe(self) -> str:
-        return f"(version 1) (allow default) {self.rule}"
+
+def whole_probe(constructs: Sequence[Construct]) -> tuple[str, dict[str, str]]:
+    """Return a profile with all of these, and its parameters."""
+    numbered = list(enumerate(constructs))
+    text = " ".join(one.rule.replace('"X"', f'"X{number}"') for number, one in numbered)
+    return f"(version 1) (allow default) {text}", {f"X{number}": one.value for number, one in numbered if one.value}
 
 
 MESSAGE, REGEX, ADDRESS, TIOCSTI, EXTENSION, DOMAIN = "message", "regex", "address", "tiocsti", "extension", "domain"
