@@ -17,8 +17,8 @@ from sandboxd.errors import LaunchError, PolicyError
 from sandboxd.handover.record import NO_DESCRIPTOR, Descriptor
 from sandboxd.plan.filesystem.attribution import Attribution
 from sandboxd.plan.host_facts import SocketFile
-from sandboxd.policy.decision import Decision
-from sandboxd.policy.explain.inference import paths_said_to_be_denied
+from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.explain.inference import paths_said_to_be_denied, paths_said_to_be_missing
 from sandboxd.policy.hosts.publication import Publication
 from sandboxd.policy.violation import DenialEvent, limit_met
 from sandboxd.proxy.fair_share import Share
@@ -429,7 +429,14 @@ class Command:
 
     def infer(self, output: str) -> None:
         """Record refused reads that the output suggests, where the system reports none."""
-        if self.attribution is None or self._reads_reported:
+        if self.attribution is None:
+            return
+        for path in paths_said_to_be_missing(output, self.cwd, self._home):
+            decision = self.attribution.decide(path, write=False)
+            if decision.reason is Reason.SESSION_TMP and os.path.lexists(path):
+                hidden = replace(decision, behavior=Behavior.DENY, text=f"{path} exists outside", hint="")
+                self._record(of_output(path, hidden, self._home, self.generation))
+        if self._reads_reported:
             return
         known = {violation.target for violation in self._violations.list(self.command_id)}
         for path in paths_said_to_be_denied(output, self.cwd, self._home):
