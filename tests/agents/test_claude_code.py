@@ -65,6 +65,7 @@ async def _empty(request: web.Request) -> web.Response:
 def served(model: Model) -> Iterator[str]:
     """Serves on a free port of the loopback, in a thread."""
     started, loop = threading.Event(), asyncio.new_event_loop()
+    ended = asyncio.Event()
     address: list[str] = []
 
     async def run() -> None:
@@ -76,18 +77,16 @@ def served(model: Model) -> Iterator[str]:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         address.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
         started.set()
-        while not ended.is_set():
-            await asyncio.sleep(0.05)
+        await ended.wait()
         await runner.cleanup()
 
-    ended = threading.Event()
     thread = threading.Thread(target=lambda: loop.run_until_complete(run()))
     thread.start()
     assert started.wait(30)
     try:
         yield address[0]
     finally:
-        ended.set()
+        loop.call_soon_threadsafe(ended.set)
         thread.join()
         loop.close()
 

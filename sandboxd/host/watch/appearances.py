@@ -25,7 +25,7 @@ class Expectation:
     names: frozenset[str]
     appeared: Appeared
     directories: set[str] = field(default_factory=set)
-    """Those that are watched, and whose content was looked at."""
+    """Directories that are watched, with their content looked at."""
 
 
 class Appearances:
