@@ -61,10 +61,13 @@ class Supervision:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimit:
-    """The limit of processes and threads; `wanted_by` is empty for the default."""
+    """The limit of processes and threads; `wanted_by` is empty for the default.
+
+    Where it is not `counted` by the kernel, a command beyond it is ended."""
 
     most: int
     wanted_by: str = ""
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)

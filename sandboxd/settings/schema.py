@@ -171,7 +171,7 @@ class LimitsSection(Section):
         None, description="Linux: size of a session's changes in /tmp, which are then in memory: 512M, 2G, or bytes"
     )
     processes: Annotated[int, Field(ge=16, le=4_194_304)] | None = Field(
-        None, description="Linux: processes and threads of one command; of root only with control groups"
+        None, description="Linux: processes and threads of one command"
     )
     maxProcesses: Annotated[int, Field(ge=16, le=4_194_304)] | None = Field(None, description="The same as processes")
 

@@ -237,11 +237,10 @@ class LinuxBackend:
             guard=guard,
         )
         groups = self._tools.groups
-        processes = plan.processes if groups.found or configuration.processes is not None else None
+        processes = plan.processes
+        if processes is not None and not groups.found and configuration.processes is None:
+            processes = replace(processes, counted=False)
         limits = CommandLimits(launch_id, plan.limits, processes, groups, self._watch)
-        if processes is None and plan.processes is not None and plan.processes.wanted_by:
-            because = f"{self._tools.unbounded} (sandbox.limits.processes, {plan.processes.wanted_by})"
-            missing = (*missing, f"the processes of the command are not limited: {because}")
         await self._placeholders.prepare(plan.view.placeholders)
         territory = territory_of(plan.view)
         await self._cleanup.begin(launch_id, territory)

@@ -151,7 +151,13 @@ class CommandLimits:
         memory, cpu = ("memory-limit", "cpu-limit") if self._groups.found else ("memory-limit-watched", "cpu-affinity")
         found = ((memory, self.limits.memory), (cpu, self.limits.cpu))
         bounds = ("process-limit",) if self._most is not None and self._groups.found else ()
+        if self._is_watched:
+            bounds = ("process-limit-watched",)
         return (*(label for label, value in found if value is not None), *bounds)
+
+    @property
+    def _is_watched(self) -> bool:
+        return self._most is not None and self.processes is not None and not self.processes.counted
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -272,6 +278,9 @@ class CommandLimits:
         """Compare what the command uses with its limits."""
         if self._most is not None and threads >= self._most:
             self._meet("processes")
+        if self._most is not None and self._is_watched and threads > self._most:
+            self.kill()
+            self._watch.remove(self)
         if self.limits.memory is not None and memory > self.limits.memory:
             self._meet("memory")
             self.kill()
