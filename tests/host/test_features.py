@@ -20,6 +20,7 @@ from sandboxd.host.features import (
     why_unbounded,
 )
 from sandboxd.host.tools import find_bwrap
+from sandboxd.host.watch.exact_names import compares_exactly
 from sandboxd_client import programs
 
 OPTIONS = probe_options()
@@ -275,3 +276,8 @@ def test_a_limit_that_is_high_enough_is_not_the_remedy() -> None:
     assert "sysctl user.max_user_namespaces=15000" in explain_failure(stderr, 1, is_root=False, namespaces=0).hint
     outer = explain_failure(stderr, 1, is_root=False, namespaces=254_000).hint
     assert "sysctl" not in outer and "254000: raise that of the system around it" in outer
+
+
+def test_directories_that_compare_names_exactly(tmp_path: Path) -> None:
+    assert compares_exactly(str(tmp_path))
+    assert not compares_exactly("/proc") and not compares_exactly(str(tmp_path / "none"))

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sandboxd.errors import PolicyError
+from sandboxd.plan.host_facts import Facts, Scan
 from sandboxd.plan.host_queries import list_needs
 from sandboxd.plan.plan import MOST_WARNINGS, Layout, Supervision, UnixSockets, make_layout, supervise
 from sandboxd.policy.model import FilePolicy, NetworkPolicy, PathRule, Policy
@@ -69,6 +70,34 @@ def test_an_empty_project() -> None:
     assert made.view.watched == (("/home/u/work/HEAD", "/home/u/work/refs", "/home/u/work/objects"),)
     assert made.shells == (("/bin/bash", "/usr/bin/bash"), ("/bin/sh", "/usr/bin/dash"))
     assert made.view.writable == ("/home/u/work",)
+
+
+def test_absent_names_are_guarded_where_names_compare() -> None:
+    """With the guard, nothing is mounted or made at them; elsewhere placeholders stay."""
+    host = FakeHost({"/home/u/work/.git/config": "", "/home/u/work/.git/hooks/": "", "/home/u/work/.claude/": ""})
+    policy, where = Policy(), place()
+    facts = host.facts(list_needs(policy, where))
+    exact = Facts(
+        {text: replace(one, exact=True) for text, one in facts.paths.items()},
+        scans={root: _exact(scan) for root, scan in facts.scans.items()},
+    )
+    made = make_layout(policy, where, exact, guards=True).view
+    work = "/home/u/work"
+    expected = {line.split()[1] for line in ABSENT} - {f"{work}/.claude"}
+    expected |= {f"{work}/.git/{name}" for name in ("commondir", "config.worktree")}
+    expected |= {f"{work}/.claude/{name}" for name in ("agents", "commands", "hooks", "skills", "settings.json",
+                                                        "settings.local.json")}  # fmt: skip
+    assert set(made.guards) == expected and made.placeholders == made.watched == ()
+    assert made.zones == (work, f"{work}/.claude", f"{work}/.git"), "each directory of a name is pinned by a mount"
+    assert not make_layout(policy, where, exact).view.guards
+    assert make_layout(policy, where, facts, guards=True).view.placeholders, "their file system folds names"
+
+
+def _exact(scan: Scan) -> Scan:
+    dirs = (
+        replace(one, names=tuple((name, replace(at, exact=True)) for name, at in one.names)) for one in scan.git_dirs
+    )
+    return replace(scan, git_dirs=tuple(dirs))
 
 
 def _table_order(line: str) -> str:
