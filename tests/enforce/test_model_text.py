@@ -12,7 +12,7 @@ from support.daemons import DaemonProcess
 
 RESOLVE = "python3 -c 'import socket; socket.getaddrinfo(\"no.test\", 443)'"
 CONNECT = "python3 -c 'import socket; socket.socket().connect((\"192.0.2.1\", 443))'"
-SOCKET = "python3 -c 'import socket; socket.socket(socket.AF_UNIX)'"
+SOCKET = "python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW)'"
 PIP = "python3 -m pip download -q --disable-pip-version-check --retries 0 --index-url https://no.test/simple -d . some"
 NPM = "npm view some --registry https://no.test/ --cache $TMPDIR/npm"
 NOT_CAPTURED = {"sandbox": {"network": {"transparent": False}}}

@@ -26,8 +26,8 @@ SYMPTOMS: Final = (
         ("npm error code E403", "Could not find a version that satisfies the requirement"),
         "of npm and pip: the registry may not be reached",
     ),
-    (("Permission denied",), "of connect (EACCES): the address may not be reached; of a file: it may not be read"),
-    (("Operation not permitted",), "of socket (EPERM): Unix sockets of the host are closed"),
+    (("Permission denied",), "of connect (EACCES): the address or socket is closed; of a file: it may not be read"),
+    (("Operation not permitted",), "of socket (EPERM): raw sockets are closed, as ping needs one"),
     (("Read-only file system",), "the path is in no writable place"),
     (("No such file or directory",), "below /tmp: the files there outside are not visible inside"),
 )
@@ -224,11 +224,7 @@ def _evidence(policy: Policy, around: Surroundings) -> str:
         "- a <sandbox_violations> block after the output; it names the path or host and the rule",
     ]
     for printed, meaning in SYMPTOMS:
-        applies = {
-            "Operation not permitted": not policy.network.allow_all_unix_sockets,
-            "No such file or directory": policy.files.tmp == "private",
-        }
-        if applies.get(printed[0], True):
+        if printed[0] != "No such file or directory" or policy.files.tmp == "private":
             lines.append(f"- {' or '.join(json.dumps(text) for text in printed)}: {meaning}")
     lines += [
         "No evidence: a missing file elsewhere, a wrong argument, a failing test, 502 or 504, a time-out.",
