@@ -33,9 +33,8 @@ def test_the_commands_print_what_stands_there(daemon: DaemonProcess) -> None:
             script += command.replace("./dev run", "sandboxd", 1) + "\n"
             expected += output
         done = daemon.identity.run(["sh"], input=script + "exit 0\n", env=daemon.environment())
-        assert done.stdout + done.stderr == expected or sorted((done.stdout + done.stderr).splitlines()) == sorted(
-            expected.splitlines()
-        ), done
+        said = (done.stdout + done.stderr).replace(str(daemon.identity.home), "/home/ada")
+        assert sorted(said.splitlines()) == sorted(expected.splitlines()), done
 
 
 def test_the_example_runs(daemon: DaemonProcess) -> None:
@@ -44,7 +43,8 @@ def test_the_example_runs(daemon: DaemonProcess) -> None:
     assert (done.returncode, done.stderr) == (0, ""), done
     lines = done.stdout.splitlines()
     assert lines[0] == "0 hello"
-    assert re.fullmatch(r"1 touch: cannot touch '/usr/bin/surprise': Read-only file system", lines[1]), lines
+    refused = f"1 touch: cannot touch '{daemon.identity.home}/surprise': Read-only file system"
+    assert lines[1] == refused, lines
     assert "seccomp" in lines[2]
     assert (daemon.identity.workspace / "notes.txt").read_text() == "hello\n"
     assert len(example.strip().splitlines()) <= 12

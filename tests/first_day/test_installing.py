@@ -43,7 +43,7 @@ def test_the_lines_of_the_readme_do_what_they_say(identity: Identity, wheelhouse
     assert (identity.home / ".local/share/man/man1/sandboxd.1").exists()
     blocks = [block for section in sections((CHECKOUT / "README.md").read_text()) for block in section.blocks()]
     argv = as_person(identity)
-    shell = Walkthrough(argv, installed.environment(), identity.workspace, {})
+    shell = Walkthrough(argv, installed.environment(), identity.workspace, {str(identity.home): "/home/ada"})
     try:
         for block in (text for language, text, _ in blocks if language == "console"):
             assert shell.played(block) == block
