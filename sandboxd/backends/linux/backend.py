@@ -39,6 +39,8 @@ from sandboxd.plan.host_facts import Neutralised, Territory
 from sandboxd.plan.network import NetworkPlan
 from sandboxd.plan.plan import Plan, ProcessLimit
 from sandboxd.policy.model import NO_LIMITS, Limits
+from sandboxd.policy.violation import limit_met
+from sandboxd.quantities import size_text
 
 HTTP_PORT = 3128
 SOCKS_PORT = 1080
@@ -299,6 +301,9 @@ class LinuxBackend:
 
     def _look_after(self, launch: Launching) -> asyncio.Task[bytes] | None:
         """Start the clean-up after a command. None when it could write nothing."""
+        options = launch.pending_setup.options
+        if options.tmp_size is not None and self._overlays.is_full(options.overlays):
+            launch.refused(limit_met("tmp", size_text(options.tmp_size), size_text(2 * options.tmp_size)))
         if not launch.was_claimed or not launch.territory.places:
             self._cleanup.forget(launch.launch_id)
             return None

@@ -61,6 +61,8 @@ class _Keeper:
 
     point: str
     namespace: int = -1
+    mount: int = -1
+    """Of one in memory: the mount, whose room is asked for."""
     is_own: bool = True
     making: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -121,7 +123,18 @@ class SessionOverlays:
                     message = f"cannot make the directories of {overlay.target}: {error.strerror}"
                     raise LaunchError("overlay_failed", message, hint=hint) from error
                 keeper.namespace = namespace.detach()
-        return await self._worker.take(keeper.namespace, NamespaceProgram.of(_copy(keeper)))
+        found = await self._worker.take(keeper.namespace, NamespaceProgram.of(_copy(keeper)))
+        if size is not None and keeper.mount < 0:
+            keeper.mount = os.dup(found[0].fileno())
+        return found
+
+    def is_full(self, overlays: Sequence[Mount]) -> bool:
+        """Return whether one in memory has no room left."""
+        for keeper in filter(None, (self._keepers.get(os.path.dirname(one.source)) for one in overlays)):
+            with contextlib.suppress(OSError):
+                if keeper.mount >= 0 and os.fstatvfs(keeper.mount).f_bavail == 0:
+                    return True
+        return False
 
     def adopt(self, overlays: Sequence[Mount], process: int) -> None:
         """Go on with the overlays of a command that an earlier daemon has left running."""
@@ -136,14 +149,16 @@ class SessionOverlays:
         self._decided.pop(directory, None)
         for root in [root for root in self._keepers if is_below(root, directory)]:
             keeper = self._keepers.pop(root)
-            if keeper.namespace >= 0:
-                os.close(keeper.namespace)
+            for number in filter(lambda one: one >= 0, (keeper.namespace, keeper.mount)):
+                os.close(number)
 
     def hand_over(self) -> Iterator[OverlayRecord]:
         """Yield the records of all overlays, and let go of them."""
         for root, keeper in self._keepers.items():
             if keeper.namespace >= 0 and keeper.is_own:
                 yield OverlayRecord(root, Descriptor(keeper.namespace), keeper.point)
+            if keeper.mount >= 0:
+                os.close(keeper.mount)
         self._keepers.clear()
 
     def inherit(self, record: OverlayRecord) -> None:

@@ -208,6 +208,7 @@ def _run_once(
 
         output.note(kept_line(wrapped["tmp"], begun, lasts=bool(after.session)))
     limited = status >= output.NOT_RUN and any(layer in _LIMITS for layer in wrapped["layers"])
+    limited = limited or (status != 0 and "tmp-limit" in wrapped["layers"])
     told = after.tell and (status != 0 or _is_terminal(2))
     if status in _SUSPICIOUS or limited or told or after.show or after.learn is not None:
         return _outcome(connection, wrapped["wrap_id"], status, after, again=again)
