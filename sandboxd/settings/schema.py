@@ -213,7 +213,7 @@ class Sandbox(Section):
         None, description="Refusals to report: none, writes, or all, which adds reads"
     )
     ignoreViolations: dict[Text, Texts] | None = Field(
-        None, description="Violations not to show: command prefix, or *, to parts of the target"
+        None, description="Violations not to show: program with first words, or *, to parts of the target"
     )
     enableWeakerNestedSandbox: bool | None = Field(None, description="Run inside containers that hide /proc; weaker")
     enableWeakerNetworkIsolation: bool | None = Field(None, description="macOS: allow the trust service; weaker")
