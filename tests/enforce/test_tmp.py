@@ -188,6 +188,39 @@ def test_tmp_can_be_private_or_the_hosts(share_daemon: StartDaemon, place: Path,
     assert f"tmp-{mode}" in layers.stdout.split()
 
 
+CHANGES = """
+import mmap, os, sys
+d = sys.argv[1]
+def shared(path):
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory: memory[0:1] = b"X"
+def again(path):
+    with open(path, "rb") as file: os.write(os.open(f"/proc/self/fd/{file.fileno()}", os.O_WRONLY), b"EVIL")
+said = []
+for change in (
+    lambda: shared(d + "/0"), lambda: os.truncate(d + "/1", 0), lambda: os.chmod(d + "/2", 0o600),
+    lambda: os.utime(d + "/3", (1, 1)), lambda: os.setxattr(d + "/4", "user.a", b"1"), lambda: again(d + "/5"),
+    lambda: os.link(d + "/6", d + "/linked"), lambda: os.replace(d + "/7", d + "/8"), lambda: os.unlink(d + "/9"),
+    lambda: os.rename(d, d + "-moved"), lambda: os.link(d + "/6", os.environ["TMPDIR"] + "/out"),
+):
+    try: said.append(str(change() and ""))
+    except OSError as error: said.append(error.strerror)
+print(*said, sep=",")
+"""
+
+
+def test_no_change_in_an_overlay_reaches_the_host(daemon: DaemonProcess, place: Path) -> None:
+    def state() -> list[object]:
+        files = sorted(place.iterdir())
+        return [(one.name, one.read_bytes(), one.stat()[:7], one.stat().st_mtime_ns) for one in files]
+
+    for number in range(10):
+        daemon.identity.write(place / str(number), "host\n")
+    before = state()
+    done = daemon.run("run", "--quiet", "python3", "-I", "-S", "-c", CHANGES, str(place))
+    assert done.stdout == "None," * 9 + "Invalid cross-device link,Invalid cross-device link\n", done
+    assert state() == before
+
+
 def test_what_stays_in_the_session_is_told_once(daemon: DaemonProcess, place: Path) -> None:
     name = f"/tmp/{place.name}-out"
     said = daemon.run("run", "-c", f"echo 1 > {name}").stderr
