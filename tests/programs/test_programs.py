@@ -103,7 +103,8 @@ with m.Manager() as one: one.list([1]); print("managed")'""",
     ),
     Program(
         "nx",
-        """mkdir nx; cd nx; ln -s $PROGRAMS/node_modules node_modules; echo '{"name": "w", "private": true}' > package.json
+        """mkdir nx; cd nx; ln -s $PROGRAMS/node_modules node_modules
+        echo '{"name": "w", "private": true}' > package.json
         echo '{}' > nx.json; mkdir one
         echo '{"name": "one", "targets": {"say": {"command": "echo said by nx"}}}' > one/project.json
         NX_DAEMON=true timeout 200 node node_modules/nx/bin/nx.js run one:say; node node_modules/nx/bin/nx.js reset""",
