@@ -25,7 +25,7 @@ from sandboxd.daemon.settings.named_files import literal_part, why_doubtful
 from sandboxd.errors import SettingsError
 from sandboxd.host.watch.directory_changes import is_remote
 from sandboxd.paths import is_below
-from sandboxd.policy.build import build_policy, check_settings
+from sandboxd.policy.build import evaluate, in_order, usable
 from sandboxd.policy.model import Policy
 from sandboxd.policy.paths.rule_paths import PathScope
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
@@ -33,6 +33,7 @@ from sandboxd.settings.files.locations import Location, SettingsLocations, find_
 from sandboxd.settings.files.reading import TRUST_CHANGED, read_layer, read_layers, trust_is_allowed
 from sandboxd.settings.files.states import FileStates, State, look_at_file, look_at_files
 from sandboxd.settings.files.trust import OpenedPlaces, TrustStore, real_path, trust_directory
+from sandboxd.settings.jsonc import MAX_PROJECT_VALUES
 from sandboxd.settings.layer import PROJECT_DISTRUST, Layer, layer_from_values
 from sandboxd.settings.merge import Settings, changed_keys, merge
 from sandboxd.settings.origins import Source
@@ -178,13 +179,14 @@ class Project:
         self.trust_has_changed = False
         """True where a widening file differs from its trusted content."""
         self.latest = merge(self._read())
-        self.problems = check_settings(self.latest, self.scope)
+        policy, found = evaluate(self.latest, self.scope)
+        self.problems = in_order(found)
         self.error: SettingsError | None = None
         self.not_before = 0.0
         """When its files are read again, unless a command needs them."""
         self.plain: SessionPolicy | None = None
         """Policy of all sessions without own settings."""
-        self.now = PolicySnapshot(self.latest, build_policy(self.latest, self.scope, next_generation()))
+        self.now = PolicySnapshot(self.latest, usable(policy, found, next_generation()))
         places.note_policy(self.now.policy)
 
     def look(self) -> FileStates:
@@ -215,15 +217,16 @@ class Project:
     def _refresh(self) -> tuple[str, ...]:
         before = self.now
         self.latest = merge(self._read())
-        self.problems = check_settings(self.latest, self.scope)
+        policy, found = evaluate(self.latest, self.scope)
+        self.problems = in_order(found)
         settings, self.error = self.latest, None
         try:
-            policy = build_policy(settings, self.scope, before.policy.generation)
+            policy = usable(policy, found, before.policy.generation)
         except SettingsError as error:
             self.error = error
             settings = self._without_broken_files(before.settings)
             try:
-                policy = build_policy(settings, self.scope, before.policy.generation)
+                policy = usable(*evaluate(settings, self.scope), before.policy.generation)
             except SettingsError:
                 return ()
         changed = changed_keys(before.settings, settings)
@@ -255,7 +258,7 @@ class Project:
         while more := {problem.origin.file for problem in problems if problem.fatal} - broken:
             broken |= more  # a rule in two files is one problem at a time
             settings = merge(map(usable, self.latest.layers))
-            problems = check_settings(settings, self.scope)
+            problems = in_order(evaluate(settings, self.scope)[1])
         return settings
 
     @property
@@ -270,10 +273,11 @@ class Project:
         Raises SettingsError, also for an entry that a file would lose with a warning: a caller can correct it."""
         merged = merge((*layers, *self.now.settings.layers))
         scope = replace(self.scope, caller=variables)
-        for problem in check_settings(merged, scope):
+        policy, found = evaluate(merged, scope)
+        for problem in in_order(found):
             if problem.severity is Severity.ERROR and problem.origin.source is Source.CLI:
                 raise problem.as_error()
-        return PolicySnapshot(merged, build_policy(merged, scope, self.now.policy.generation))
+        return PolicySnapshot(merged, usable(policy, found, self.now.policy.generation))
 
 
 REST: Final = 20
@@ -374,7 +378,7 @@ class SessionPolicy:
             return layer_from_values(values, Source.CLI, may_widen=may_widen, distrust=distrust)
         home, places = self.project.locations.home, self.project.places
         if not places.why_doubtful(path):
-            return read_required(path, home, may_widen, distrust)
+            return read_required(path, home, may_widen, distrust, most=MAX_PROJECT_VALUES)
         trust = places.trust if trust_is_allowed(self.project.now.settings.layers) else None
         return read_required(path, home, may_widen, distrust, doubtful=True, trust=trust)
 
@@ -421,16 +425,17 @@ def read_required(
     *,
     doubtful: bool = False,
     trust: TrustStore | None = None,
+    most: int | None = None,
 ) -> Layer:
     """Return the layer of a named settings file.
 
     Raises SettingsError `settings_missing` when it does not exist, as its rules are required. A broken file makes a
-    broken layer. A `doubtful` one widens only with trusted content."""
+    broken layer; so does one of more than `most` keys and values. A `doubtful` one widens only with trusted content."""
     if not os.path.exists(path):
         raise SettingsError(
             "settings_missing", f"there is no settings file {path}", hint="check the path", data={"file": path}
         )
-    layer = read_layer(Location(Source.CLI, path, in_project=doubtful), home, trust)
+    layer = read_layer(Location(Source.CLI, path, in_project=doubtful), home, trust, most)
     return layer if may_widen else replace(layer, may_widen=False, distrust=distrust)
 
 

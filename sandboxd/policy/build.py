@@ -6,7 +6,7 @@ whichever file they stand in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from sandboxd.errors import SettingsError
@@ -47,7 +47,11 @@ def build_policy(settings: Settings, scope: PathScope, generation: int = 0) -> P
 
     Raises `SettingsError` with the place of the first fatal fault: a file that could not be read or parsed, a value of
     the wrong type, an entry that closes something and cannot be understood. `data["problems"]` has all of them."""
-    policy, problems = evaluate(settings, scope)
+    return usable(*evaluate(settings, scope), generation)
+
+
+def usable(policy: Policy, problems: Sequence[Problem], generation: int) -> Policy:
+    """Return an evaluated policy under its generation number. Raises like `build_policy`."""
     fatal = first_fatal(problems)
     if fatal is not None:
         fault = fatal.as_error()
@@ -62,7 +66,11 @@ def build_policy(settings: Settings, scope: PathScope, generation: int = 0) -> P
 
 def check_settings(settings: Settings, scope: PathScope) -> tuple[Problem, ...]:
     """List all problems of these settings, in order of file and line."""
-    _, problems = evaluate(settings, scope)
+    return in_order(evaluate(settings, scope)[1])
+
+
+def in_order(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """Sort problems by file and line."""
     return tuple(sorted(problems, key=lambda p: (p.origin.file or "", p.origin.line or 0, p.origin.column or 0)))
 
 

@@ -21,6 +21,8 @@ MAX_BYTES = 4 * 1024 * 1024
 """The limit for a settings file, checked before parsing."""
 MAX_PROJECT_BYTES = 256 * 1024
 """The limit for a file that a command may have written: parsing megabytes delays all clients by seconds."""
+MAX_PROJECT_VALUES = 2000
+"""The limit of keys and values in such a file, and one named by a call: a policy of very many rules delays all."""
 MAX_DEPTH = 64
 MAX_NUMBER_LENGTH = 64
 
@@ -39,6 +41,7 @@ _TOKEN = re.compile(
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _WORDS = {"true": True, "false": False, "null": None}
+_FEWER = "replace rules about single files by one with a pattern, such as Read(secrets/**)"
 _TRIVIA = frozenset({"space", "line_comment", "block_comment"})
 
 
@@ -112,13 +115,13 @@ class Token:
     end: int
 
 
-def parse_jsonc(data: bytes | str) -> Document:
-    """Parse a whole settings text.
+def parse_jsonc(data: bytes | str, most: int | None = None) -> Document:
+    """Parse a whole settings text, of at most this number of keys and values.
 
     Raises `JsoncError` (slugs `settings_too_large`, `settings_not_utf8`, `settings_nul`, `settings_empty`,
     `settings_syntax`, `settings_duplicate_key`, `settings_too_deep`, `settings_not_an_object`)."""
     text, had_mark = _decode(data)
-    return _Parser(text, had_mark).document()
+    return _Parser(text, had_mark, most).document()
 
 
 def tokens(text: str) -> Iterator[Token]:
@@ -166,8 +169,10 @@ def _decode(data: bytes | str) -> tuple[str, bool]:
 class _Parser:
     """Recursive descent over the significant tokens; `MAX_DEPTH` bounds the recursion."""
 
-    def __init__(self, text: str, had_mark: bool) -> None:
+    def __init__(self, text: str, had_mark: bool, most: int | None) -> None:
         self.text = text
+        self.most = most
+        self.left = len(text) if most is None else most
         self.had_mark = had_mark
         self.lines = _line_starts(text)
         nul = text.find("\0")
@@ -193,6 +198,10 @@ class _Parser:
     def take(self) -> Token:
         token = self.token
         assert token is not None
+        self.left -= self.text[token.start] not in ":,]}"
+        if self.left < 0:
+            message = f"has more than {self.most} keys and values, the limit here"
+            raise self.error("settings_too_large", message, token.start, hint=_FEWER)
         self.token = self.next()
         return token
 

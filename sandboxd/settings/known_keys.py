@@ -112,6 +112,11 @@ def kind_of(path: tuple[str, ...], value: Any) -> UnknownKeyKind:
     return UnknownKeyKind.UNKNOWN
 
 
+def kind_of_unsearched(value: Any) -> UnknownKeyKind:
+    """Classify an unknown key by its value alone: one that may be a misspelt restriction counts as one."""
+    return UnknownKeyKind.RESTRICTING if _is_set(value) or value is False else UnknownKeyKind.UNKNOWN
+
+
 def restricts(key: str, value: Any) -> bool:
     """Return whether a value of a schema key restricts commands."""
     row = TABLE.get(key)

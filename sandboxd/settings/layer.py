@@ -57,12 +57,18 @@ PROJECT_DISTRUST = "project settings may only tighten"
 
 
 def parse_layer(
-    data: bytes | str, source: Source, file: str | None = None, *, may_widen: bool | None = None, distrust: str = ""
+    data: bytes | str,
+    source: Source,
+    file: str | None = None,
+    *,
+    may_widen: bool | None = None,
+    distrust: str = "",
+    most: int | None = None,
 ) -> Layer:
-    """Parse the text of a settings file. Never raises; problems are in the result."""
+    """Parse a settings file of at most this number of keys and values. Never raises; problems are in the result."""
     trusted, reason = _trust(source, may_widen, distrust)
     try:
-        document = parse_jsonc(data)
+        document = parse_jsonc(data, most)
     except JsoncError as fault:
         origin = Origin(source, "", file, fault.data.get("line"), fault.data.get("column"))
         problem = error(fault.slug, fault.message, origin, hint=fault.hint)
@@ -291,6 +297,12 @@ def _unknown_keys(
         kind = known_keys.kind_of(inner_path, value)
         if kind is known_keys.UnknownKeyKind.FOREIGN:
             continue
+        in_known_section = inner_path[0] in ("sandbox", "permissions")
+        is_searched = len(problems) < _MOST_HINTS
+        doubt = "which by its name restricts commands"
+        if kind is known_keys.UnknownKeyKind.UNKNOWN and in_known_section and not is_searched:
+            kind = known_keys.kind_of_unsearched(value)
+            doubt = "which may be misspelt, as are very many keys here"
         if len(problems) > _MOST_UNKNOWN and kind is not known_keys.UnknownKeyKind.RESTRICTING:
             continue
         dotted, origin = ".".join(inner_path), places.origin(inner_path, at_key=True)
@@ -298,12 +310,11 @@ def _unknown_keys(
             message = f"{dotted} is not supported and has no effect: what it would allow stays denied"
             problems.append(warning("settings_unsupported_key", message, origin))
             continue
-        nearest = nearest_key(dotted) if len(problems) < _MOST_HINTS else None
+        nearest = nearest_key(dotted) if is_searched else None
         hint = f"did you mean {nearest}?" if nearest else ""
-        is_known_section = inner_path[0] in ("sandbox", "permissions")
-        misspelt = is_known_section and nearest is not None and known_keys.restricts(nearest, value)
+        misspelt = in_known_section and nearest is not None and known_keys.restricts(nearest, value)
         if misspelt or kind is known_keys.UnknownKeyKind.RESTRICTING:
-            message = f"cannot enforce {dotted}, which by its name restricts commands"
+            message = f"cannot enforce {dotted}, {doubt}"
             problems.append(error(RESTRICTION_UNKNOWN, message, origin, hint=hint, fatal=False))
         else:
             message = f"unknown key {dotted} has no effect"

@@ -131,6 +131,16 @@ def test_size_has_a_limit() -> None:
     assert refused(b" " * (MAX_BYTES + 1))[0] == "settings_too_large"
 
 
+@pytest.mark.parametrize("kind", ["1,", '"a",', "[],", "{},", "[1],", '{"a":1},', "true,"])
+def test_the_number_of_values_has_a_limit(kind: str) -> None:
+    text = '{"list": [' + kind * 1000 + "]}"
+    parse_jsonc(text, 3003)
+    parse_jsonc(text)
+    with pytest.raises(JsoncError, match="more than 999 keys and values") as caught:
+        parse_jsonc(text, 999)
+    assert caught.value.slug == "settings_too_large" and "pattern" in caught.value.hint
+
+
 def test_surrogate_pairs_are_one_character() -> None:
     assert parse_jsonc('{"a":"\\ud83d\\ude00 \\u00e9\\/\\n"}').root.value == {"a": "😀 é/\n"}
 

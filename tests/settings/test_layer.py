@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sandboxd.settings.key_table import TABLE
 from sandboxd.settings.known_keys import KNOWN, UnknownKeyKind
-from sandboxd.settings.layer import MOST_PROBLEMS, layer_from_values, nearest_key, parse_layer
+from sandboxd.settings.layer import MOST_PROBLEMS, RESTRICTION_UNKNOWN, layer_from_values, nearest_key, parse_layer
 from sandboxd.settings.origins import Source
 from sandboxd.settings.problems import Severity
 from sandboxd.settings.schema import all_keys, json_schema
@@ -215,6 +215,18 @@ def test_a_file_full_of_keys_does_not_keep_the_daemon_busy(monkeypatch: pytest.M
     layer_from_values({f"sandbo{number}": 1 for number in range(1000)}, Source.PROJECT)
     assert len(looked_for) == 20
     assert nearest_key("sandbox." + "enabled" * 100) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "counts"), [(["/srv"], True), (False, True), (True, True), ([], False), ({}, False), (None, False)]
+)
+def test_a_misspelt_restriction_counts_after_many_keys(value: Any, counts: bool) -> None:
+    for odd, before in ((1, 20), (None, 1100)):
+        section = {**{f"odd{number}": odd for number in range(before)}, "dnyRead": value}
+        layer = layer_from_values({"sandbox": {"filesystem": section}}, Source.PROJECT)
+        unenforced = [one.origin.key for one in layer.problems if one.slug == RESTRICTION_UNKNOWN]
+        assert ("sandbox.filesystem.dnyRead" in unenforced) == counts
+    assert len(problems('{"sandbox": {' + ", ".join(f'"odd{n}": 1' for n in range(19)) + ', "enbled": true}}')) == 20
 
 
 def test_a_file_full_of_keys_takes_no_more_time_than_it_is_long() -> None:

@@ -15,7 +15,7 @@ from shlex import quote
 from sandboxd.errors import SettingsError
 from sandboxd.settings.files.locations import Location, SettingsLocations
 from sandboxd.settings.files.trust import TrustStore, difference, digest, real_path
-from sandboxd.settings.jsonc import MAX_BYTES, MAX_PROJECT_BYTES
+from sandboxd.settings.jsonc import MAX_BYTES, MAX_PROJECT_BYTES, MAX_PROJECT_VALUES
 from sandboxd.settings.layer import PROJECT_DISTRUST, Layer, Placed, broken_layer, parse_layer
 from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.problems import Problem, error, warning
@@ -76,9 +76,9 @@ def drop_ins(location: Location) -> tuple[Location, ...]:
     )
 
 
-def read_layer(location: Location, home: str, trust: TrustStore | None = None) -> Layer:
-    """Read one file. Never raises."""
-    return _read_once(location, home, set(), trust)
+def read_layer(location: Location, home: str, trust: TrustStore | None = None, most: int | None = None) -> Layer:
+    """Read one file, of at most this number of keys and values. Never raises."""
+    return _read_once(location, home, set(), trust, most)
 
 
 def read_content(location: Location) -> bytes | None:
@@ -106,7 +106,13 @@ def trust_subject(location: Location) -> tuple[str, str]:
     return real_path(project), f"{folder}/{name}"
 
 
-def _read_once(location: Location, home: str, seen: set[tuple[int, int]], trust: TrustStore | None = None) -> Layer:
+def _read_once(
+    location: Location,
+    home: str,
+    seen: set[tuple[int, int]],
+    trust: TrustStore | None = None,
+    most: int | None = None,
+) -> Layer:
     source, path = location.source, location.path
     empty = Layer(source, path)
     if location.directory:
@@ -138,7 +144,7 @@ def _read_once(location: Location, home: str, seen: set[tuple[int, int]], trust:
     seen.add(identity)
     if location.in_project:
         return _parse_untrusted(data, location, trust)
-    return _parse(data, status, location, home)
+    return _parse(data, status, location, home, most)
 
 
 def keeps_absent(path: str) -> bool:
@@ -173,20 +179,21 @@ def _parse_untrusted(data: bytes, location: Location, trust: TrustStore | None) 
         reason = f"{PROJECT_DISTRUST}: this is not the content that was trusted"
         more = f" (and {len(lines) - _WARNED_LINES} more lines)" if len(lines) > _WARNED_LINES else ""
         changed = f"{reason}; the difference: {' | '.join(lines[:_WARNED_LINES])}{more}"
-    layer = parse_layer(data, source, location.path, may_widen=False, distrust=reason)
+    layer = parse_layer(data, source, location.path, may_widen=False, distrust=reason, most=MAX_PROJECT_VALUES)
     if not widening(layer) or (record is None and location.source is Source.PROJECT):
         return layer  # no value is lost, or the file is the project's, and `settings show` lists what is ignored
     problem = warning(slug, changed or reason, _at(location), hint=hint)
     return replace(layer, problems=(problem, *layer.problems))
 
 
-def _parse(data: bytes, status: os.stat_result, location: Location, home: str) -> Layer:
+def _parse(data: bytes, status: os.stat_result, location: Location, home: str, most: int | None) -> Layer:
     source, distrust, problems = location.source, "", list[Problem]()
     if source in _USER_SOURCES:
         distrust = _foreign(status, home)
         if distrust:
             problems.append(warning("settings_not_yours", f"{distrust}, so it may only tighten", _at(location)))
-    layer = parse_layer(data, source, location.path, may_widen=not distrust, distrust=distrust)
+            most = MAX_PROJECT_VALUES
+    layer = parse_layer(data, source, location.path, may_widen=not distrust, distrust=distrust, most=most)
     if not problems:
         return layer
     return Layer(source, layer.file, layer.values, (*problems, *layer.problems), False, distrust)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from sandboxd.settings.files.locations import Location, SettingsLocations, find_locations
 from sandboxd.settings.files.reading import drop_ins, read_layer, read_layers
 from sandboxd.settings.files.trust import TrustedDirectory, TrustStore, remembered
-from sandboxd.settings.jsonc import MAX_BYTES, MAX_PROJECT_BYTES
+from sandboxd.settings.jsonc import MAX_BYTES, MAX_PROJECT_BYTES, MAX_PROJECT_VALUES
 from sandboxd.settings.layer import Layer, layer_from_values
 from sandboxd.settings.merge import merge
 from sandboxd.settings.origins import Source
@@ -96,6 +97,18 @@ def test_a_file_of_100_mb_is_not_read(tmp_path: Path) -> None:
     assert [one.slug for one in read_layer(in_project, "/").problems] == ["settings_too_large"]
     path.write_bytes(b"{}" + b" " * (MAX_PROJECT_BYTES - 2))
     assert not read_layer(in_project, "/").problems
+
+
+def test_commands_can_write_only_so_many_rules(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    in_project = Location(Source.PROJECT, str(path), in_project=True)
+    named = Location(Source.CLI, str(path))
+    for more in (0, 1):  # besides three brackets and two keys
+        rules = [f"Read(f{number})" for number in range(MAX_PROJECT_VALUES - 5 + more)]
+        path.write_text(json.dumps({"permissions": {"deny": rules}}))
+        found = [read_layer(in_project, "/").problems, read_layer(named, "/", None, MAX_PROJECT_VALUES).problems]
+        assert [[one.slug for one in problems] for problems in found] == [["settings_too_large"] * more] * 2
+        assert not read_layer(named, "/").problems  # not of a call
 
 
 def test_an_unreadable_file(identity: Identity) -> None:
