@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ SUITES = (
         "libpython3.11-testsuite",
         "/usr/lib/python3.11/test/test_socket.py",
         "/usr/bin/python3.11 -V",
-        f"/usr/bin/python3.11 -m test -j2 --timeout 300 --junit-xml report.xml {' '.join(_CPYTHON.split())}",
+        f"/usr/bin/python3.11 -m test --timeout 300 --junit-xml report.xml {' '.join(_CPYTHON.split())}",
     ),
 )
 
@@ -87,7 +88,8 @@ def compare(suite: Suite, sandboxd: str) -> str:
     rows = [f"| {how} | {bare_count} | {inside_count} |" for how in ("passed", "failed", "skipped")
             for bare_count, inside_count in [[list(one.values()).count(how) for one in (bare, inside)]]]  # fmt: skip
     differ = sorted(name for name, how in bare.items() if how == "passed" and inside.get(name) != "passed")
-    listed = "\n".join(f"- `{name}`: {inside.get(name, 'not run')}" for name in differ) or "None."
+    classes = Counter((name.split()[-1].rpartition(".")[0], inside.get(name, "not run")) for name in differ)
+    listed = "\n".join(f"- `{name}`: {count} {how}" for (name, how), count in sorted(classes.items())) or "None."
     system = f"Linux {platform.release().split('-')[0]}, {'root' if os.getuid() == 0 else 'an ordinary user'}"
     return "\n".join((
         f"## {suite.name}", "",
