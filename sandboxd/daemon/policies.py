@@ -281,7 +281,7 @@ class Project:
 
 
 REST: Final = 20
-"""Of the time that reading a project's files took, the pause until they are read again without need."""
+"""Pause between reads without need, as a multiple of the time of the last read."""
 CallerSettings = Mapping[str, Any] | str | None
 """Settings of a call: an object, or the path of a file."""
 

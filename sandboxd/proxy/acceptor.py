@@ -69,7 +69,7 @@ class Acceptor:
         self._retry: asyncio.TimerHandle | None = None
         self._accepting = False
         self._waits = False
-        """For the share's turn."""
+        """Set while the acceptor waits for a turn of its share."""
         self._closed = False
         listener.setblocking(False)
         self.resume()

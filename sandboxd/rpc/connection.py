@@ -113,7 +113,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._hurry = hurry
         self._share: ClientShare = cast(ClientShare, None)
         self._waits = False
-        """For its turn or for room."""
+        """Set while the connection waits for its turn, or for room."""
         self._read_begun = 0.0
         self._dispatcher = dispatcher
         self._admit = admit

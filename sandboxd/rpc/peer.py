@@ -121,9 +121,10 @@ class Caller:
             names = ", ".join(map(str, self.more_groups))
             raise CallerError(
                 "peer_other_groups",
-                f"the daemon is not in all groups of its caller (missing: {names}), so it may not see what to deny",
-                hint="sandboxd stop, then call again; one that systemd starts is in them when you have logged out "
-                "everywhere and in again; if the group was given to one command (sg, newgrp), run it without",
+                f"the daemon is not in all groups of its caller (missing: {names}), so it cannot see all files that "
+                "rules deny",
+                hint="run: sandboxd stop, then call again; if systemd starts the daemon, log out everywhere and in "
+                "again first; if sg or newgrp gave the command its group, run it without",
             )
 
 
@@ -239,7 +240,7 @@ def _other_namespace() -> CallerError:
 
 
 def _other_group(gid: int) -> CallerError:
-    """Return a group of the process that the daemon lacks (ptrace(2))."""
+    """Return the error for a caller that another main group hides (ptrace(2))."""
     return CallerError(
         "peer_other_groups",
         f"the caller runs with another main group than the daemon (gid {gid})",

@@ -1,8 +1,9 @@
 """Share of one client process in the event loop and the worker threads.
 
-So much is free that requests here and there wait for nothing. A process that asks for more is measured by the clock: it
-goes on when others have had their turns, has one thread at a time, and few requests under way that need threads. While
-a command starts or ends, or another process asks, all such work together gets a part of the time (`PACE`)."""
+Each process has credit for occasional requests, which wait for nothing. Work beyond it is measured by the clock. It
+waits for the turns of other processes, and has one thread at a time. At most `HEAVY_AT_ONCE` requests that need threads
+are in progress. While a command starts or ends, or another process sends a request, all such work together gets a part
+of the time (`PACE`)."""
 
 from __future__ import annotations
 
@@ -23,20 +24,23 @@ from sandboxd.rpc.room import MOST_CONNECTIONS_OF_ONE, InFlight
 T = TypeVar("T")
 
 BUDGET: Final = 100
-"""Of one turn of the event loop, of all clients together."""
+"""Units of one turn of the event loop, for all clients together."""
 PACE: Final = 300_000
-"""Of a second, of all clients together, in place of `BUDGET` while others are at work."""
+"""Units of a second for all clients together, while others are at work."""
 TICK_S: Final = 0.001
 MOST_SAVED: Final = 1_000
-"""Of one turn at that pace, however late it comes."""
+"""The most units of one turn at `PACE`, however late the turn comes."""
 LIVE_S: Final = 0.1
 """How long others count as at work after they did something."""
 MOST_OWED: Final = 1_000_000
 CREDIT: Final = 20_000
-"""That a client has at the beginning; so much of it comes back in a second."""
+"""Units that a client has at the beginning, and can save at most."""
 FREE: Final = 100_000
+"""Units of its credit that a client gets back in a second."""
 MOST_CREDIT: Final = 200_000
-"""Of all clients together, and comes back in a second: many short processes get no more."""
+"""Units of credit for all clients together, given back in a second.
+
+Many short processes get no more."""
 HEAVY_AT_ONCE: Final = 4
 
 _CALLER: ContextVar[ClientShare | None] = ContextVar("caller", default=None)
@@ -108,7 +112,9 @@ class ClientShare(Share):
         self._credit = _Bucket(CREDIT, FREE, turns.clock)
         self._heavy = asyncio.Semaphore(HEAVY_AT_ONCE)
         self.jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
-        """For `Workers`: those that wait for a thread, whether one is at work, and what threads have cost by now."""
+        """Work that waits for a thread of `Workers`.
+
+        `at_work`: a thread is busy with one such work. `in_threads` counts the units of threads not yet charged."""
         self.at_work = False
         self.in_threads = 0
         self.connections = 0

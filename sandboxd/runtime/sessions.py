@@ -164,7 +164,7 @@ class Sessions:
             raise CallerError(
                 "session_unknown",
                 f"there is no session {session_id!r}",
-                hint="it has ended; start another: sandboxd session start (in a program: session.open)",
+                hint="start another with: sandboxd session start (in a program: session.open)",
             )
         return session
 

@@ -22,14 +22,14 @@ from sandboxd.policy.model import NetworkPolicy
 from sandboxd.policy.sockets.socket_decisions import by_place, decide_socket, open_sockets
 
 DECISIONS_AT_ONCE = 4
-"""Of one command: one that connects in a loop must not take all the daemon's worker threads."""
+"""Decisions of one command in progress, so that threads are left for others."""
 CONNECTS_AT_ONCE = 64
-"""Of one command, which wait for a decision."""
+"""Connects of one command that wait for a decision."""
 _NO_SOCKETS = Decision(Behavior.DENY, Reason.SOCKET_NOT_LISTED, "no Unix socket is reachable")
 
 Resolve = Callable[[str], Awaitable[ResolvedPath]]
 FindSockets = Callable[[Sequence[tuple[str, str]]], SocketsAtStart]
-"""By paths of the host and the paths of the same inside. Takes its time."""
+"""Finds sockets, given pairs of a path on the host and inside; blocks on the disk."""
 _LATE = "it was moved there, or bound outside the sandbox after the command had started"
 _UNSEEN = "it was not found at the start: there was more to look through than is"
 _UNTOLD = "the helper of this command, of an earlier version, does not say which socket it is"

@@ -63,7 +63,7 @@ def test_a_named_session_is_shared_until_it_is_ended(daemon: DaemonProcess, name
     assert daemon.run("session", "end", name).returncode == 0
     assert session_id not in daemon.run("session", "list").stdout
     done = daemon.run("run", "--session", name, "true")
-    assert done.returncode == 125 and "hint: it has ended; start another: sandboxd session start" in done.stderr
+    assert done.returncode == 125 and "hint: start another with: sandboxd session start" in done.stderr
 
 
 def test_a_name_of_two_sessions_names_none(daemon: DaemonProcess, name: str) -> None:

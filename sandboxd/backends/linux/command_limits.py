@@ -32,9 +32,9 @@ from sandboxd.quantities import size_text
 CONTROLLERS = frozenset({"cpu", "memory", "pids"})
 LOOK_EVERY_S = 0.2
 REST = 5
-"""Of what a look at all commands took of a processor, the pause until the next one."""
+"""Pause after a look, as a multiple of its processor time."""
 SHARED_S = 0.05
-"""How long a look goes through the pages of one command's processes, which may share them all."""
+"""Seconds to read how one command's processes share pages; the rest is estimated."""
 _PATIENCE_S = 5.0
 _MANAGER = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager")
 

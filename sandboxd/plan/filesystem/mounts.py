@@ -155,7 +155,7 @@ class FileView:
     tmp_size: int | None = None
     """Bytes in each overlay, which is then in memory."""
     unbound: frozenset[str] | None = None
-    """Where the host's entries of `/tmp` are bound one by one: those that are not. None elsewhere."""
+    """Names left out where the entries of `/tmp` are bound one by one; else None."""
 
     @property
     def seen_outside(self) -> str:

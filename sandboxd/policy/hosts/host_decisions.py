@@ -40,8 +40,8 @@ def decide_host(
 ) -> Decision:
     """Decide on `host` and `port` as named; ASK where it may become a prompt.
 
-    `grants` are the rules that users gave this session, `own` the addresses of this machine. A port of None (`explain
-    host H`) is decided by the rules for every port."""
+    `grants` are the rules that users gave this session. `host_addresses` are those of this machine. A port of None
+    (`explain host H`) is decided by the rules for every port."""
     denial = _match_denial(network, host, port)
     if denial is not None:
         return _denied(network, host, port, denial)

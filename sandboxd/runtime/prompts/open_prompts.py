@@ -46,9 +46,9 @@ MOST_PUT: Final = 30
 """Questions that one session may put in `PUT_WINDOW_S`: more than people can read is a way of tiring them out."""
 PUT_WINDOW_S: Final = 60.0
 REQUEST_PREFIX: Final = "request-"
-"""How an asker begins that stands for one request and belongs to no command."""
+"""Beginning of the name of an asker that is one request, not a command."""
 COME_BACK_S: Final = 10.0
-"""How long after a restart a question waits for those who waited for it before."""
+"""Seconds that a question waits after a restart for its askers to ask again."""
 REMEMBERED: Final = 256
 """How many closed questions are known by their id, so that a late answer is told what became of it."""
 

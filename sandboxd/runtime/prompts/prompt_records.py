@@ -151,7 +151,7 @@ def check(question: Question, verdict: UserAnswer) -> None:
         raise CallerError(
             "scope_invalid",
             f"the scope {verdict.scope.value} is not possible for this question",
-            hint=f"one of: {', '.join(question.scopes)}",
+            hint=f"send one of the scopes: {', '.join(question.scopes)}",
         )
     wide = question.wide or (suggestion is not None and suggestion.wide)
     if verdict.allow and verdict.scope is GrantScope.ALWAYS and wide and not verdict.confirmed:

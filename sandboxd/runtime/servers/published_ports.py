@@ -31,7 +31,9 @@ from sandboxd.proxy.streams.stream import hurry, reset, send_at_once
 
 LOOPBACK: Final = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 CONNECTIONS: Final = 1024
-"""Of one command at a time; further ones are closed. One port has at most twice what it leaves to the others."""
+"""Open connections of one command; further ones are closed.
+
+One port has at most twice what it leaves to the others."""
 BACKLOG: Final = 256
 ACCEPTS_AT_ONCE: Final = 64
 
@@ -59,13 +61,13 @@ class PublishedPorts:
         self._listeners: list[socket.socket] = []
         self._files: list[tuple[int, int]] = []
         self._tasks: dict[asyncio.Task[None], socket.socket] = {}
-        """With the listener that each came in by."""
+        """The connections, each with the listener that accepted it."""
         self._turns = Turns()
         self._shares: dict[socket.socket, Share] = {}
-        """Of each listener: who floods one port leaves the others their turns."""
+        """The share of each listener, so that a flood at one leaves others their turns."""
         self._loop = asyncio.get_running_loop()
         self.publications: tuple[Publication, ...] = ()
-        """With the ports that were found for those that were left open."""
+        """The publications; the kernel chose each port that the client left open."""
         try:
             for one in wanted:
                 if len(self._listeners) == MOST:

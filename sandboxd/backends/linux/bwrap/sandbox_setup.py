@@ -34,11 +34,11 @@ class SandboxSetup:
         self.worker = worker
         self.overlays = overlays
         self._expected: WeakKeyDictionary[BwrapOptions, tuple[bytes, tuple[ExpectedMount, ...]]] = WeakKeyDictionary()
-        """For one version of the host's mounts."""
+        """The host's mountinfo, and the mounts to expect with it."""
         self._programs: WeakKeyDictionary[BwrapOptions, dict[tuple[Step, ...], tuple[NamespaceProgram, ...]]] = (
             WeakKeyDictionary()
         )
-        """By the steps that precede the late mounts."""
+        """The programs for the late mounts, by the steps that precede them."""
 
     def of(self, options: BwrapOptions, capture: Capture | None) -> RunningSetup:
         """Return the set-up of one launch."""

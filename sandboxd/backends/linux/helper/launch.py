@@ -83,7 +83,9 @@ class Launching:
         self._looking: asyncio.Future[bytes] | None = None
         self._cleared = False
         self.must_stand = True
-        """It has neither started nor failed: if it ends now, a missing placeholder is the reason."""
+        """Set until the launch starts or fails.
+
+        When it ends before that, a missing placeholder may be the reason."""
         self.last_byte = HARMLESS
         """The result of the clean-up, for process 1."""
         self.was_claimed = False

@@ -33,7 +33,7 @@ class LinkRecord:
     outgoing: bytes = b""
     closing: bool = False
     preparing: bool = False
-    """It was interrupted between its listeners and its start, and cannot start any more."""
+    """Set for a launch cut between its listeners and its start: it cannot start."""
     stays: bool = False
     """Its configuration has Flags.STAY."""
 
