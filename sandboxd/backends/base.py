@@ -16,6 +16,9 @@ from sandboxd.plan.plan import Plan
 from sandboxd.policy.hosts.host_patterns import IPAddress
 from sandboxd.policy.violation import DenialEvent
 
+LONGEST_GRACE_S = 600.0
+"""Between TERM and KILL, also where no daemon kills earlier."""
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
@@ -175,7 +178,7 @@ class LaunchHandle(Protocol):
         """Forget an unclaimed launch: its argv exits 125 from now on."""
 
     def terminate(self) -> None:
-        """End the command and its tree: TERM, and KILL after the grace period."""
+        """Send TERM to the command and its tree, and KILL after `LONGEST_GRACE_S`. The caller kills earlier."""
 
     def kill(self) -> None:
         """End the whole tree at once."""

@@ -36,6 +36,8 @@ from sandboxd.runtime.violations.violation_store import ViolationStore
 from sandboxd.runtime.wrap import SETTINGS_CHANGED, HeldSettings, WrapOutcome, WrapRequest
 
 OUTCOME_WAIT_S = 2.0
+LIMIT_GRACE_S = 1.5
+"""Between TERM and KILL of a command whose time is up."""
 TEXT_KEPT = 4096
 """Characters of an ended command's text: a line may have millions, and some hundred commands are kept."""
 CONNECTS_END_S = 1.0
@@ -127,6 +129,9 @@ class Command:
         self.time_s: float | None = None
         """The time that it may run."""
         self._time_is_up: asyncio.TimerHandle | None = None
+        self._kill_at = 0.0
+        """When what SIGTERM did not end is killed, by `time.monotonic`; 0 before SIGTERM."""
+        self._killing: asyncio.TimerHandle | None = None
 
     def attach(self, handle: LaunchHandle, expires_in_s: float) -> None:
         """Take the back end's ticket, which runs out unless a client spawns the argv."""
@@ -150,6 +155,8 @@ class Command:
         if self._expiry is not None:
             left = max(self._expiry.when() - asyncio.get_running_loop().time(), 0.0)
             self._expiry.cancel()
+        if self._killing is not None:
+            self._killing.cancel()
         if self._connects is not None:
             await self._connects.settled(CONNECTS_END_S)
         proxies, cut = (None, 0) if self.proxies is None else await self.proxies.hand_over()
@@ -195,6 +202,7 @@ class Command:
             settings="" if self._started else self._settings.digest,
             sockets=None if self._sockets is None else self._sockets.at_start,
             time_s=self.time_s,
+            kill_at=self._kill_at,
         )
 
     def _hand_over_inside(self) -> Descriptor:
@@ -232,6 +240,8 @@ class Command:
         else:
             self._handle = handle
             self._limit_time()
+            if record.kill_at:
+                self._kill_later(record.kill_at)
             if record.proxies is not None:
                 self.proxies = self._make_sharing_proxies()
                 self.proxies.resume(record.proxies, machine_name=_machine_name, inside=inside)
@@ -345,7 +355,7 @@ class Command:
     def _end_in_time(self) -> None:
         if self._handle is not None and self.time_s is not None:
             self.refused(limit_met("time", duration_text(self.time_s), duration_text(2 * self.time_s)))
-            self._handle.terminate()
+            self._terminate(LIMIT_GRACE_S)
 
     def failed(self, reason: str, *, outdated: bool = False) -> None:
         self._is_outdated = self._is_outdated or outdated
@@ -390,8 +400,9 @@ class Command:
             return
         if self._expiry is not None:
             self._expiry.cancel()
-        if self._time_is_up is not None:
-            self._time_is_up.cancel()
+        for timer in (self._time_is_up, self._killing):
+            if timer is not None:
+                timer.cancel()
         self.state = State.ENDED
         self._status = status
         if not self._started and self._reason is None:
@@ -504,13 +515,25 @@ class Command:
             self.expire()
         if self._handle is None or self.state is State.ENDED:
             return
-        self._handle.terminate()
-        try:
-            await asyncio.wait_for(self._ended.wait(), grace_s)
-        except TimeoutError:
-            if self._handle is not None:  # it may have ended just now
-                self._handle.kill()
-            await asyncio.wait_for(self._ended.wait(), patience_s)
+        self._terminate(grace_s)
+        await asyncio.wait_for(self._ended.wait(), grace_s + patience_s)
+
+    def _terminate(self, grace_s: float) -> None:
+        """Send TERM once, and bring the KILL forward when asked again."""
+        kill_at = time.monotonic() + grace_s
+        if not self._kill_at and self._handle is not None:
+            self._handle.terminate()
+        self._kill_later(min(self._kill_at or kill_at, kill_at))
+
+    def _kill_later(self, kill_at: float) -> None:
+        if self._killing is not None:
+            self._killing.cancel()
+        self._kill_at = kill_at
+        self._killing = asyncio.get_running_loop().call_later(max(kill_at - time.monotonic(), 0.0), self._kill)
+
+    def _kill(self) -> None:
+        if self._handle is not None:
+            self._handle.kill()
 
 
 def _machine_name() -> str:

@@ -48,6 +48,8 @@ class CommandRecord:
     sockets: SocketsAtStart | None = None
     time_s: float | None = None
     """The time that it may run."""
+    kill_at: float = 0.0
+    """When it is killed if SIGTERM did not end it, by `time.monotonic`."""
 
     @property
     def request(self) -> WrapRequest:

@@ -314,6 +314,26 @@ async def test_placeholders_go_with_the_last_command() -> None:
         await wait_until_async(lambda: os.listdir(daemons.around.project) == [], "the project is as it was")
 
 
+TRAPPING = "trap 'echo asked; read line; echo $line; exit 5' TERM; echo up; while :; do sleep 0.01; done"
+
+
+async def test_a_kill_keeps_its_grace_over_a_restart() -> None:
+    async with successive_daemons(settings=SETTINGS) as daemons, daemons.client() as client:
+        stays, goes = [
+            await spawn(daemons, client, ["bash", "-c", TRAPPING], command_id=name) for name in ("stays", "goes")
+        ]
+        async with daemons.client() as killer:
+            for process, name in ((stays, "stays"), (goes, "goes")):
+                assert await line_of(process) == "up"
+                killer.request("command.kill", {"command_id": name, "grace_s": 600})
+                assert await line_of(process) == "asked"
+            await daemons.restart()
+        assert (await client.result("command.kill", {"command_id": "goes", "grace_s": 0}))["status"] == 137
+        output, _ = await stays.communicate(b"end\n")
+        assert (output, stays.returncode) == (b"end\n", 5)
+        assert await goes.wait() == 137
+
+
 PLANTING = """
 echo up; read line
 mkdir .vscode 2>/dev/null && echo planted || echo refused

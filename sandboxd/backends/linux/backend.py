@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from sandboxd.backends.base import LaunchHandle, LaunchSpec, Observer
+from sandboxd.backends.base import LONGEST_GRACE_S, LaunchHandle, LaunchSpec, Observer
 from sandboxd.backends.linux.bwrap.bwrap_options import BwrapOptions, probe_options, render
 from sandboxd.backends.linux.bwrap.late_names import Expectations, GuardedSetup, LateNames
 from sandboxd.backends.linux.bwrap.orphans import end_processes
@@ -44,7 +44,7 @@ from sandboxd.quantities import size_text
 
 HTTP_PORT = 3128
 SOCKS_PORT = 1080
-GRACE_MS = 1500
+GRACE_MS = int(LONGEST_GRACE_S * 1000)
 EXPIRES_IN_S = 60.0
 _BACKLOG = 4096
 _LISTENERS = (Listener.tcp("127.0.0.1", HTTP_PORT, _BACKLOG), Listener.tcp("127.0.0.1", SOCKS_PORT, _BACKLOG))

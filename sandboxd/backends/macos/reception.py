@@ -12,10 +12,10 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable
 
-from sandboxd.backends.base import Listeners, Observer
+from sandboxd.backends.base import LONGEST_GRACE_S, Listeners, Observer
 from sandboxd.errors import DaemonError
 
-GRACE_MS = 1500
+GRACE_MS = int(LONGEST_GRACE_S * 1000)
 LONGEST_LINE = 4096
 TICKET_S = 10.0
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import glob
 import json
 import os
+import re
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 
 from sandboxd import __version__
@@ -73,9 +75,11 @@ class DaemonProgram:
         directory, real = os.path.dirname(interpreter), os.path.realpath(interpreter)
         if directory == os.path.dirname(self.path) and real == os.path.realpath(self.path):
             return self
-        if opened := programs.opened_place((interpreter, real, os.path.dirname(directory))):
+        if opened := programs.opened_place(
+            _places((*_code_of(directory), *_code_of(os.path.dirname(real)), interpreter))
+        ):
             raise _failed(
-                f"commands could write {opened}, and {interpreter} is there",
+                f"commands could write {opened}, and {interpreter} uses code there",
                 "restart from one outside all projects, made with: ./dev install, in a checkout of sandboxd",
             )
         serve = self.arguments.index("serve") if "serve" in self.arguments else len(self.arguments)
@@ -130,6 +134,39 @@ class DaemonProgram:
             for descriptor in outgoing.descriptors:
                 os.set_inheritable(descriptor, False)
             os.close(state)
+
+
+def _code_of(directory: str) -> Iterator[str]:
+    """Yield where an interpreter in `directory` finds code, without running it.
+
+    That is its prefix, the packages in its libraries, and the directories that `.pth` files and the finders of editable
+    installations name there."""
+    prefix = os.path.dirname(directory)
+    yield prefix
+    for library in glob.iglob(os.path.join(glob.escape(prefix), "lib*", "python3*", "*-packages")):
+        with contextlib.suppress(OSError):
+            for name in os.listdir(library):
+                path = os.path.join(library, name)
+                if os.path.islink(path) or name in _PACKAGES:
+                    yield path
+                if name.endswith(".pth") or name.startswith("__editable__"):
+                    with open(path, encoding="utf-8", errors="replace") as file:
+                        text = file.read(_MOST_TEXT)
+                    named = _QUOTED.findall(text) if name.endswith(".py") else text.splitlines()
+                    yield from (os.path.join(library, one) for one in named if not one.startswith(("import", "#")))
+
+
+_PACKAGES = ("sandboxd", "sandboxd_client")
+_MOST_TEXT = 1 << 20
+_QUOTED = re.compile(r"""['"](/[^'"\n]+)['"]""")
+
+
+def _places(paths: Iterable[str]) -> Iterator[str]:
+    """Yield all places on these paths, with the links in between."""
+    for path in paths:
+        yield path
+        with contextlib.suppress(OSError):  # what does not exist is not imported
+            yield from (place for place, _ in programs.places_on(path))
 
 
 def _await_single_thread() -> None:

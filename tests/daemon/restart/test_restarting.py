@@ -50,6 +50,18 @@ def installation(directory: Path, code: str) -> str:
     return str(python)
 
 
+def installation_with(directory: Path, name: str, text: str | None, code: str) -> str:
+    """The same, with a file among its packages, or a link to the project."""
+    python = installation(directory, code)
+    file = directory / "lib/python3.11/site-packages" / name
+    file.parent.mkdir(parents=True)
+    if text is None:
+        file.symlink_to("../../../../project/checkout")
+    else:
+        file.write_text(text)
+    return python
+
+
 async def test_the_program_of_the_asking_installation_takes_over(tmp_path: Path) -> None:
     said = json.dumps(json.loads(answer_trial()) | {"version": "9"})
     other = installation(tmp_path / "other", f"echo '{said}'")
@@ -74,10 +86,28 @@ async def test_a_program_that_commands_could_write_is_not_tried(
     outside = tmp_path / "venv/bin/python3"  # led there by a link
     outside.parent.mkdir(parents=True)
     outside.symlink_to(inside)
-    for interpreter in (inside, str(outside), os.path.relpath(inside), f"{inside}\0"):
+    between = tmp_path / "project/link"  # leads out again
+    between.symlink_to(installation(tmp_path / "far", f"echo '{said}'"))
+    (linked := tmp_path / "linked/bin/python3").parent.mkdir(parents=True)
+    linked.symlink_to(between)
+    code = str(tmp_path / "project/checkout")
+    Path(code).mkdir()
+    editable = [
+        installation_with(tmp_path / f"editable{number}", name, text, f"echo '{said}'")
+        for number, (name, text) in enumerate((
+            ("_sandboxd.pth", f"/usr/lib\n{code}\n"),
+            ("_sandboxd.pth", "../../../../project/checkout"),
+            ("__editable___sandboxd_finder.py", f"MAPPING = {{'sandboxd': '{code}'}}"),
+            ("sandboxd", None),
+            ("sandboxd_client", None),
+        ))
+    ]  # fmt: skip
+    for interpreter in (inside, str(outside), os.path.relpath(inside), f"{inside}\0", str(linked), *editable):
         with pytest.raises(HostError, match="does not start"):
             await restarting.prepared(interpreter)
-    assert not (tmp_path / "project/.venv/started").exists() and restarting.chosen is own
+    assert not list(tmp_path.rglob("started")) and restarting.chosen is own
+    fine = installation_with(tmp_path / "fine", "_sandboxd.pth", f"{tmp_path}/checkout\nimport odd", f"echo '{said}'")
+    assert await restarting.prepared(fine)
     assert await restarting.prepared(installation(tmp_path / "elsewhere", f"echo '{said}'"))
 
 
