@@ -153,6 +153,14 @@ async def test_a_share_is_used_up_and_there_again_in_the_next_turn() -> None:
     assert share.has_some()
 
 
+async def test_2_5_megabytes_of_a_tunnel_use_up_a_turn() -> None:
+    share = Share(Turns())
+    share.spend(STEP, 2 << 20)
+    assert share.has_some()
+    share.spend(STEP, 512 << 10)
+    assert not share.has_some()
+
+
 async def test_waiting_connections_continue_in_order_within_the_share() -> None:
     turns = Turns(100)
     share = Share(turns)
