@@ -178,7 +178,7 @@ class LaunchHandle(Protocol):
         """Forget an unclaimed launch: its argv exits 125 from now on."""
 
     def terminate(self) -> None:
-        """Send TERM to the command and its tree, and KILL after `LONGEST_GRACE_S`. The caller kills earlier."""
+        """Send TERM to the command and its tree, and KILL after `LONGEST_GRACE_S`. A second call kills at once."""
 
     def kill(self) -> None:
         """End the whole tree at once."""

@@ -159,12 +159,7 @@ class Project:
     `now` is the last good snapshot. `latest` is the content of the files, the same unless they are broken, and
     `problems` its faults."""
 
-    def __init__(
-        self,
-        directory: str | None,
-        places: SettingsPlaces,
-        next_generation: Callable[[], int],
-    ) -> None:
+    def __init__(self, directory: str | None, places: SettingsPlaces, next_generation: Callable[[], int]) -> None:
         """Read the settings. Raises SettingsError when they are broken."""
         self.directory = directory
         if directory is not None and directory != "/":  # only a rule opens the root

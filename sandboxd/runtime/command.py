@@ -38,6 +38,8 @@ from sandboxd.runtime.wrap import SETTINGS_CHANGED, HeldSettings, WrapOutcome, W
 OUTCOME_WAIT_S = 2.0
 LIMIT_GRACE_S = 1.5
 """Between TERM and KILL of a command whose time is up."""
+TELLS_S = 0.5
+"""How long process 1 may take to end its tree and tell the status."""
 TEXT_KEPT = 4096
 """Characters of an ended command's text: a line may have millions, and some hundred commands are kept."""
 CONNECTS_END_S = 1.0
@@ -532,8 +534,10 @@ class Command:
         self._killing = asyncio.get_running_loop().call_later(max(kill_at - time.monotonic(), 0.0), self._kill)
 
     def _kill(self) -> None:
+        """Let process 1 kill its tree and tell the status; kill it too where it does not."""
         if self._handle is not None:
-            self._handle.kill()
+            self._killing = asyncio.get_running_loop().call_later(TELLS_S, self._handle.kill)
+            self._handle.terminate()
 
 
 def _machine_name() -> str:

@@ -73,7 +73,7 @@ async def test_the_end_gives_commands_the_time_that_was_asked_for(around: Surrou
             await client.result("wrap", {"command": "x", "cwd": str(around.project)})
             machine.backend.launches[0].start()
             await client.result("shutdown", {"grace_s": 0})
-    assert machine.backend.launches[0].log == ["terminate", "kill"]
+    assert machine.backend.launches[0].log == ["terminate", "terminate", "kill"]
 
 
 @pytest.mark.parametrize("real", [False, True], ids=["fake back end", "real back end"])

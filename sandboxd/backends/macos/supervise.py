@@ -346,7 +346,8 @@ class Supervisor:
         if line == b"term":
             self._signal(signal.SIGTERM)
             self._signal(signal.SIGCONT)  # a stopped process does not notice
-            self._kill_at = time.monotonic() + self._link.grace_s
+            grace_s = self._link.grace_s if self._kill_at is None else 0.0  # asked a second time: at once
+            self._kill_at = time.monotonic() + grace_s
         elif line == b"kill":
             self._signal(signal.SIGKILL)
 

@@ -49,8 +49,6 @@ OUTDATED = frozenset({"settings_changed", "mount_failed", "mount_misplaced"})
 """Errors after which another wrap may succeed at once: settings or files have changed since this one."""
 AGAIN_BY_ITSELF = "`sandboxd run` and `run` of the clients now prepare it again; after `wrap` or `spawn`, call it again"
 TRY_AGAIN = "run the command again, or see `sandboxd status`"
-TELLS_S = 0.5
-"""How long process 1 may take to end its tree and tell the status."""
 _READ = 4096
 """Bytes read from one helper in a turn of the event loop: some dozens of events, each with a decision or a record."""
 _MOST_UNTAKEN = 64 << 10
@@ -433,21 +431,15 @@ class HelperConnection:
         """Kill the command of a helper that breaks the protocol."""
         if self._observer is not None:
             self._observer.failed(reason)
-            self._processes.kill()
+            self.kill()
         self._finish()
 
     def terminate(self) -> None:
         self._channel.send_at_once(KILL)
 
     def kill(self) -> None:
-        """End the whole tree: process 1 does it and tells the status, or is killed with bubblewrap."""
-        self._channel.send_at_once(KILL)
-        self._channel.send_at_once(KILL)
-        self._loop.call_later(TELLS_S, self._kill_processes)
-
-    def _kill_processes(self) -> None:
-        if not self._processes.is_closed:
-            self._processes.kill()
+        """End process 1 and bubblewrap: either takes the whole namespace along."""
+        self._processes.kill()
 
     @property
     def ends(self) -> tuple[int, ...]:
