@@ -46,7 +46,7 @@ def test_what_was_blocked(cli: CommandLine, fake: FakeDaemon) -> None:
     done = cli.run("violations", "--session", "s-1")
     assert done.returncode == 0 and fake.calls[-1].params == {"session_id": "s-1"}
     assert "s-1 network CONNECT no.test:443: hostDenied, 2 times, rule no.test in /h/s.json:3" in done.stdout
-    assert "5 earlier ones are not kept" in done.stderr and "1 more are hidden" in done.stderr
+    assert "4 earlier ones are not kept" in done.stderr and "1 more are hidden" in done.stderr
     assert json.loads(cli.run("violations", "--json").stdout)["violations"][0]["target"] == "no.test:443"
     fake.answer("violation.list", {**LIST, "violations": [], "total": 0, "hidden": 0})
     assert cli.run("violations").stdout == "nothing was blocked\n"

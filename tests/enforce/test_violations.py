@@ -98,7 +98,7 @@ def test_refusals_have_their_rule_and_ordinary_failures_are_none(start_daemon: S
             "sandbox": {
                 "reportViolations": "all",
                 "filesystem": {"denyRead": ["~/.ssh"], "denyWrite": ["./fixed"]},
-                "ignoreViolations": {"*": ["/usr/lib/hidden"]},
+                "ignoreViolations": {"*": ["~/hidden"]},
             }
         }
     )
@@ -109,7 +109,7 @@ def test_refusals_have_their_rule_and_ordinary_failures_are_none(start_daemon: S
     identity.write(identity.workspace / "closed", "").chmod(0)
     done = daemon.run(
         "run", "--show-violations", "-c",
-        "touch ~/outside; cat ~/.ssh/id; echo > fixed/a; touch .bashrc .mcp.json /usr/lib/hidden/x /usr/lib/hidden;"
+        "touch ~/outside; cat ~/.ssh/id; echo > fixed/a; touch .bashrc .mcp.json ~/hidden;"
         "for i in 1 2 3 4 5; do echo > ~/outside; done; "
         # no violation: no such file, there already, a directory, what the mode forbids, what is permitted
         "cat absent readable; mkdir fixed; cat fixed; echo > closed; cat closed; echo > new; rm new; touch /tmp/x; "
@@ -138,7 +138,7 @@ import subprocess, sys
 from sandboxd_client import Client
 with Client(autostart=False) as box, Client(autostart=False) as listener:
     listener.violation_subscribe()
-    child = box.spawn("touch /etc/x; read line; echo x > /etc/y; exit 3", stdin=subprocess.PIPE)
+    child = box.spawn("touch ~/x; read line; echo x > ~/y; exit 3", stdin=subprocess.PIPE)
     heard = next(iter(listener.notifications())).params.violation
     print(heard.target, heard.process, heard.outcome, child.poll())
     child.stdin.write(b"go\\n")
@@ -149,9 +149,10 @@ with Client(autostart=False) as box, Client(autostart=False) as listener:
 """
     done = daemon.python(code)
     first, second, *block = done.stdout.splitlines()
-    assert first == "/etc/x touch pathNotWritable None", done.stderr
-    assert second == "3 ['/etc/x', '/etc/y']"
-    assert block[:2] == ["err", "<sandbox_violations>"] and "write openat /etc/y: pathNotWritable" in block[3]
+    home = daemon.identity.home
+    assert first == f"{home}/x touch pathNotWritable None", done.stderr
+    assert second == f"3 ['{home}/x', '{home}/y']"
+    assert block[:2] == ["err", "<sandbox_violations>"] and f"write openat {home}/y: pathNotWritable" in block[3]
 
 
 def test_unix_sockets_by_path(start_daemon: StartDaemon, identity: Identity) -> None:
