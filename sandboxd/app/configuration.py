@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sandboxd.daemon.policies import SettingsPlaces
+from sandboxd.daemon.settings.settings_places import SettingsPlaces
 from sandboxd.errors import CallerError, HostError
 from sandboxd.host.directories import TEMPORARY_PARENT
 from sandboxd.policy.display import neutralise

@@ -201,7 +201,6 @@ class Desk:
         os.write(self._lines, f"{line}\n".encode("utf-8", "replace"))
 
 
-
 def keys_of(request: PermissionRequest) -> list[str]:
     """Return the keys that answer a question."""
     denying = any(suggestion.behavior == "deny" for suggestion in request.suggestions)

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sandboxd.daemon.policies import SettingsPlaces
 from sandboxd.daemon.settings.reload import Reloading
+from sandboxd.daemon.settings.settings_places import SettingsPlaces
 from sandboxd.errors import CallerError, SettingsError
 from sandboxd.host.resolve import NullNameRecorder, resolve
 from sandboxd.policy.display import neutralise

@@ -19,7 +19,8 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandboxd.daemon.policies import Policies, SettingsPlaces
+from sandboxd.daemon.policies import Policies
+from sandboxd.daemon.settings.settings_places import SettingsPlaces
 from sandboxd.daemon.settings.trusting import Trusting
 from sandboxd.errors import DaemonError
 from sandboxd.policy.model import Policy

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from sandboxd.daemon import policies as module
-from sandboxd.daemon.policies import Policies, Reloaded, SettingsPlaces, overrides_as_settings
+from sandboxd.daemon.policies import Policies, Reloaded, overrides_as_settings
+from sandboxd.daemon.settings.settings_places import SettingsPlaces
 from sandboxd.errors import SettingsError
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
 from support.rpc import Log

@@ -35,7 +35,12 @@ def test_every_way_to_make_one_is_refused(daemon: DaemonProcess) -> None:
     workspace = daemon.identity.workspace
     done = json.loads(daemon.run("run", "--", "python3", "-c", ATTEMPTS).stdout)
     assert {name for name, said in done.items() if said == "done"} == {
-        "chmod", "fchmod", "fchmodat", "mkdir", "setgid", "ordinary",
+        "chmod",
+        "fchmod",
+        "fchmodat",
+        "mkdir",
+        "setgid",
+        "ordinary",
     }, done  # the first three without the bit
     assert not [path for path in workspace.rglob("*") if path.stat().st_mode & stat.S_ISUID]
     assert (workspace / "shared").stat().st_mode & stat.S_ISGID

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sandboxd.daemon.policies import SettingsPlaces
+from sandboxd.daemon.settings.settings_places import SettingsPlaces
 from sandboxd.policy.build import check_settings, evaluate
 from sandboxd.policy.commands.exclusion import head_of
 from sandboxd.policy.paths.opening_checks import why_writable

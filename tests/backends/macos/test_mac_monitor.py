@@ -263,9 +263,7 @@ def test_what_is_asked_of_log() -> None:
     assert first != second and first.isalnum()
 
 
-async def test_it_runs_when_a_provoked_refusal_came_through(
-    stubs: MacStubs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_it_runs_when_a_provoked_refusal_came_through(stubs: MacStubs, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first line of `log` comes before the stream is live."""
     monkeypatch.setattr(monitor_module, "PROVOKE_AFTER_S", (0.01,))
     tags: list[str] = []

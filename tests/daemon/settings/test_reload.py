@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from sandboxd.daemon import policies
-from sandboxd.daemon.policies import Policies, Project, SettingsPlaces
+from sandboxd.daemon.policies import Policies, Project
 from sandboxd.daemon.settings.reload import Reloading
+from sandboxd.daemon.settings.settings_places import SettingsPlaces
 from sandboxd.errors import HostError
 from sandboxd.settings.files.locations import Location
 from sandboxd.settings.files.trust import TrustedDirectory, remembered

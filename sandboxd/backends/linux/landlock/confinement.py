@@ -119,6 +119,7 @@ class Landlock:
         zones, names = (tuple(map(os.fsencode, paths)) for paths in (view.zones, view.guards))
         return Guard(self.confinement.granted & ~MAKES, zones, names)
 
+
 NO_LANDLOCK = Landlock(reason="it was not probed")
 
 
