@@ -93,8 +93,17 @@ class SessionOverlays:
 
     def are_kept(self, overlays: Sequence[Mount]) -> bool:
         """Return whether all of these have been made, so that a command needs only copies."""
-        kept = (self._keepers.get(os.path.dirname(one.source)) for one in overlays)
+        kept = map(self._kept, overlays)
         return all(one is not None and one.namespace >= 0 for one in kept)
+
+    def _kept(self, overlay: Mount) -> _Keeper | None:
+        """Return the keeper of an overlay, unless its directory went with a session that a restart has lost."""
+        root = os.path.dirname(overlay.source)
+        keeper = self._keepers.get(root)
+        if keeper is not None and keeper.namespace >= 0 and not os.path.isdir(root):
+            self.forget(root)
+            return None
+        return keeper
 
     async def trees(self, network: int, overlays: Sequence[Mount], size: int | None) -> list[HeldDescriptor]:
         """Return a mount for each overlay, to be put once. Raises NamespaceError, LaunchError.
@@ -111,7 +120,7 @@ class SessionOverlays:
 
     async def _tree(self, network: int, overlay: Mount, size: int | None) -> list[HeldDescriptor]:
         root = os.path.dirname(overlay.source)
-        keeper = self._keepers.setdefault(root, _Keeper(f"{root}/view"))
+        keeper = self._kept(overlay) or self._keepers.setdefault(root, _Keeper(f"{root}/view"))
         async with keeper.making:
             if keeper.namespace < 0:
                 try:
