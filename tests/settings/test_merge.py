@@ -530,7 +530,7 @@ def test_overrides_never_widen_anything(layers: list[Layer], written: list[tuple
 def assert_no_wider(narrow: Settings, wide: Settings) -> None:
     """By the literal tables above, key by key."""
     after, before = narrow.effective(), wide.effective()
-    words = ["off", "ask", "log", "writes", "deny", "enforce", "all"]
+    words = ["off", "ask", "log", "writes", "deny", "enforce", "all", "host", "overlay", "private"]
 
     def number(found: Any) -> float:
         return words.index(found) if isinstance(found, str) else float("inf") if found is None else found

@@ -196,6 +196,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("mount_misplaced", LAUNCH, "a directory was replaced during the mounts of a sandbox"),
     ("network_not_set_up", LAUNCH, "the set-up of a sandbox's network failed, although the check of the host passed"),
     ("mount_failed", LAUNCH, "a late mount failed, so a file or link of a new sandbox stayed open"),
+    ("overlay_failed", LAUNCH, "the session's own layer over /tmp or the home directory cannot be made"),
     ("backend_not_ready", LAUNCH, "the back end was used before its check"),
     ("restart_failed", HOST, "the new program does not start; nothing was changed"),
     ("restart_unsupported", HOST, "this daemon cannot be restarted while commands run"),

@@ -292,7 +292,7 @@ def cover(overlays: Sequence[Mount], inside: bytes) -> list[Step]:
     below = _tops(points, inside)
     if len(below) > MOST_MOUNTS:
         raise LaunchError(
-            "mounts_too_many",
+            "overlay_failed",
             f"{len(below):,} paths in {points[0]} are mounted one by one, of {MOST_MOUNTS:,} that are possible",
             hint="name a directory above the paths instead of each of them",
         )
