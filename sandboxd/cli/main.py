@@ -74,9 +74,6 @@ def execute(arguments: Sequence[str]) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
         return status
-    except HelpAsked as asked:
-        sys.stdout.write(str(asked))
-        return 0
     except UsageError as error:
         return fail(error.message, error.hint, USAGE)
     except SandboxdError as error:
@@ -106,7 +103,11 @@ def _execute(arguments: Sequence[str]) -> int:
     if name not in modules:
         kind = "option" if name.startswith("-") else "command"
         raise UsageError(f"unknown {kind} {visible(name)}", suggestion(name, (*modules, "--help", "--version")))
-    status: int = _module(modules[name]).main(arguments[1:])
+    try:
+        status: int = _module(modules[name]).main(arguments[1:])
+    except HelpAsked as asked:
+        sys.stdout.write(str(asked))
+        return 0
     return status
 
 

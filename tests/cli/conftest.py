@@ -27,6 +27,7 @@ class CommandLine:
             "SANDBOXD_SOCKET": fake.socket,
             "PYTHONWARNINGS": "error",
         }
+        self.env.pop("PYTHONUNBUFFERED", None)  # with it, output that is never flushed would not be missed
 
     def run(self, *arguments: str | bytes, **keywords: Any) -> subprocess.CompletedProcess[str]:
         given: dict[str, Any] = {"capture_output": True, "text": True, "env": self.env, "timeout": 60, **keywords}
