@@ -174,7 +174,8 @@ LIBRARY = """
 import sys
 from sandboxd_client import Client
 with Client(sys.argv[1], autostart=False) as box:
-    print("status", box.run("read x; echo inside $x; exit 3").returncode)
+    print("status", box.run("read x; echo inside $x; exit 3", stdin=None).returncode)
+    print("not given", box.run("read x").returncode)
     print("captured", box.run("cat", input="y", text=True, capture_output=True).stdout)
     print("quiet", box.run("sleep 0.01", stdin=-3).returncode)
 """
@@ -187,6 +188,7 @@ def test_the_library_in_the_foreground_is_not_stopped(cli: CommandLine, fake: Fa
         terminal.type("word")
         terminal.expect("^inside word")
         terminal.expect("^status 3")
+        terminal.expect("^not given 1")
         terminal.expect("^captured y")
         assert terminal.foreground() == terminal.pid
         terminal.expect("^quiet 0")
