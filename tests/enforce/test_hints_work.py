@@ -33,6 +33,7 @@ CASES = [
     ("mkdir -p ~/.cache/tool/x", "mkdir -p ~/.cache/tool2"),
     ("touch $PLACE/x", "touch $PLACE/y"),
     ("touch $ELSEWHERE/x", "touch $ELSEWHERE/y"),
+    ("mkdir ~/.config", "touch $PLACE/y"),
     ("touch ~/s/.jj/repo/x", "touch ~/s/other"),
     ("touch ~/s/.hg/x", "touch ~/s/other"),
     (f"{CONNECT} ~/docker.sock", f"{CONNECT} ~/b.sock"),
@@ -74,7 +75,7 @@ WITHOUT_COMMAND = {
     "git runs the programs in it": "the sandbox stays as it is",
     "it is protected": "the sandbox stays as it is",
     "remove the rule {rule}": "the rule may stand in a file of another author",
-    "it holds files of many programs": "no rule is proposed",
+    "the mode was set without the set-user-ID bit": "the sandbox stays as it is",
     "it belongs to the system": "no rule is proposed",
 }
 """Beginnings of hints that tell no command line, so that nothing is opened."""
@@ -172,6 +173,7 @@ def test_a_hint_opens_what_was_refused_and_nothing_else(daemon: DaemonProcess, i
     named = (*WITHOUT_COMMAND, *ELSEWHERE)
     wrong += [f"no case for {row.text}" for row in left if not row.text.startswith(named)]
     assert not wrong, "\n".join(wrong)
+    assert not (identity.home / ".config").exists(), "made in the overlay of a session alone"
 
 
 def test_the_hint_of_a_denied_read_works(daemon: DaemonProcess, identity: Identity) -> None:
