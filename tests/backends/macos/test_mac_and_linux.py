@@ -110,8 +110,10 @@ def _future_hooks() -> tuple[object, object]:
 
 
 def _case() -> tuple[object, object]:
-    layout, mac = both(FilePolicy(), {})
-    return linux_answer(layout, f"{PROJECT}/.VSCODE/x")[1], mac.writes(f"{PROJECT}/.VSCODE/x")
+    layout, mac = both(FilePolicy(deny_write=rules(f"{PROJECT}/**/*.pem")), {})
+    others = [f"{PROJECT}/{name}" for name in (".VSCODE/x", ".v\u017fcode/x", "a.PEM")]
+    (on_linux,), (on_mac,) = {linux_answer(layout, one)[1] for one in others}, {mac.writes(one) for one in others}
+    return on_linux, on_mac
 
 
 def _future_matches() -> tuple[object, object]:
@@ -174,7 +176,7 @@ def _bare_plants() -> tuple[object, object]:
 DIFFERENCES = {
     "A protected name that does not exist, below the top": (_absent_below_the_top, True, False),
     "Hooks of a repository that does not exist yet": (_future_hooks, True, False),
-    "A protected name in other letters": (_case, True, False),
+    "An absent name, or a pattern that denies, in other letters": (_case, True, False),
     "Pattern matches that are made while the command runs": (_future_matches, True, False),
     "Where two patterns meet": (_meeting_patterns, True, False),
     "A bare repository planted in a workspace": (_bare_plants, True, False),
