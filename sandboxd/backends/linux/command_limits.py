@@ -374,7 +374,7 @@ def _use_of(table: ProcessTable, bubblewrap: int, memory: int | None) -> tuple[i
     usage = table.usage(bubblewrap, ports=False)
     if memory is None or usage.memory <= memory:
         return usage.memory, usage.threads
-    tree = table.tree(bubblewrap)[1:]
+    tree = [pid for pid in table.tree(bubblewrap)[1:] if table.memory(pid)]  # one that has ended stands for none
     random.shuffle(tree)
     until, looked_at, own = time.monotonic() + SHARED_S, 0, 0
     for pid in tree:  # of too many, some stand for all
