@@ -156,7 +156,7 @@ def _places_of_the_sandbox_itself(daemon: DaemonProcess, identity: Identity, ori
 
 def _two_at_once(daemon: DaemonProcess) -> None:
     """Neither meets the other's files, nor the host's."""
-    line = "mkdir /tmp/pytest-of-x && test -d $TMPDIR/pytest-of-x && echo $TMPDIR && cat"
+    line = "mkdir /tmp/pytest-of-x $TMPDIR/pytest-of-x && echo $TMPDIR && cat"
     both = [daemon.popen("run", "-c", line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     lines = {one.stdout.readline() for one in both if one.stdout is not None}
     assert len(lines - {""}) == 2
@@ -171,7 +171,8 @@ def test_caches_of_package_managers(daemon: DaemonProcess, identity: Identity) -
     host(identity, PACKAGE)
     _, _, found = run(daemon, "mkdir -p ~/.npm/_cacache ~/.cargo/registry; mkdir -p ~/.cache/pip")
     for name in (".npm", ".cargo", ".cache"):
-        assert found[f"{identity.home}/{name}"].endswith("sandboxd allow preset caches")
+        ways = found[f"{identity.home}/{name}"].split(": ", 1)[1].split("; or ")
+        assert ways[0].endswith(": sandboxd allow preset caches") and "home overlay" in ways[1]
     assert daemon.run("allow", "preset", "caches").returncode == 0
     npm = NPM if shutil.which("npm", path=identity.environment()["PATH"]) else "touch ~/.npm/_cacache/content-v2"
     line = f"{npm} >npm.log 2>&1; echo $?; touch ~/.cargo/registry/x; touch ~/.cargo/config.toml; mkdir ~/.cargo/bin"

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from itertools import takewhile
 
 from sandboxd.plan.filesystem.effective_access import effective_access_at
-from sandboxd.plan.filesystem.mounts import Mark, Visibility, settle, settled_at
+from sandboxd.plan.filesystem.mounts import Mark, PathEntry, Visibility, settle, settled_at
 from sandboxd.plan.filesystem.path_table import PathTable
 from sandboxd.plan.host_facts import ResolvedPath
 from sandboxd.policy.decision import Behavior, Decision, Reason
@@ -62,7 +62,8 @@ class Attribution:
         closed = [one.text for one in self._table.reasons.get(kept, ()) if one.mark & _CLOSES]
         why = f" ({neutralise(closed[0])})" if closed else ""
         text = f"it stays where it is because {shown} in it is closed{why}"
-        hint = f"{shown} in it is kept in its place{why}: move what else is in it, or do it outside the sandbox"
+        how = "stays absent" if _is_absent(self._table.entries[kept]) else "is kept in its place"
+        hint = f"{shown} in it {how}{why}: move what else is in it, or do it outside the sandbox"
         return Decision(Behavior.DENY, Reason.PATH_KEPT, text, hint=hint)
 
     def closed_at(self, path: str) -> str:
@@ -125,10 +126,16 @@ class Attribution:
         if not self._order:
             self._order = sorted(entries)
         below = self._order[bisect_left(self._order, path + "/") :]
+        absent = None  # is named only where nothing that is there keeps the path
         for at in takewhile(lambda one: one.startswith(path + "/"), below):
-            if entries[at].guard or (entries[at].link is None and settled_at(entries, at)[-1].shows not in _MOVES):
-                return at
-        return None
+            entry = entries[at]
+            if _is_absent(entry) and absent is not None:
+                continue
+            if entry.guard or (entry.link is None and settled_at(entries, at)[-1].shows not in _MOVES):
+                if not _is_absent(entry):
+                    return at
+                absent = at
+        return absent
 
     def _shows(self, path: str) -> Visibility:
         return settled_at(self._table.entries, self._nearest(path))[-1].shows
@@ -140,3 +147,7 @@ class Attribution:
         while path not in entries and path != "/":
             path = posixpath.dirname(path)
         return path
+
+
+def _is_absent(entry: PathEntry) -> bool:
+    return entry.kind is None and entry.link is None

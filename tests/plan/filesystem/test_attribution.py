@@ -109,10 +109,11 @@ def test_what_a_command_could_have_put_there(attribution: Attribution) -> None:
 
 
 def test_what_is_kept_in_its_place(attribution: Attribution) -> None:
-    """A rename that ends with EBUSY is explained by what is closed in the directory."""
+    """A rename that ends with EBUSY is explained by what is closed in the directory, absent names last."""
     for path, inside in (
-        ("/home/u/work/.git", "/home/u/work/.git/config"),
-        ("/home/u/work", "/home/u/work/.claude in it"),
+        ("/home/u/work/.git", "/home/u/work/.git/config in it is kept"),
+        ("/home/u/.gradle", "/home/u/.gradle/gradle.properties in it stays absent"),
+        ("/home/u/work", "/home/u/work/.git/config in it"),
         ("/srv/data", ""),
     ):
         assert attribution.decide(path, write=True).allowed
