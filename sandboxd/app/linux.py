@@ -221,7 +221,7 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
             captures=lambda: backend.ability.reach is not None,
             overlays=backend.overlays_of,
             warnings=lambda: backend.warnings,
-            scan_warnings=lambda: facts.warnings,
+            scan_warnings=lambda: (*facts.warnings, *appearances.warnings),
             find_sockets=lambda places: with_names(find_sockets(places)),
             launch_handover=LaunchHandover(
                 prepared, hand_over, Inherited(backend.resume, backend.inside), end_inherited, backend.keep

@@ -334,14 +334,20 @@ def test_it_is_told_that_nothing_is_watched(identity: Identity, start_daemon: St
     words = LIMITS[limit]
     assert words is not None
     daemon = start_daemon(through=[sys.executable, "-c", LIMITED, *words])
-    for arguments in (("status",), ("run", "--", "true")):
+    told = []
+    for arguments in (("status",), *(("run", "--", "true"),) * 3, ("status",)):
         done = run(daemon, *arguments)
         assert "settings files are not watched" in done.stdout + done.stderr, done
+        told.append("protected names that are made outside" in done.stdout + done.stderr)
+    first = limit == "no instances"  # watches are taken once a command runs
+    assert told == [False, first, not first, False, True]
+    assert daemon.log.read_text().count("protected names made outside stay writable") == 1
     daemon.stop()
     watched = start_daemon()
     for arguments in (("status",), ("run", "--", "true")):
         done = watched.run(*arguments)
         assert done.returncode == 0 and "not watched" not in done.stdout + done.stderr, done
+        assert "made outside" not in done.stdout + done.stderr, done
 
 
 RAISE = """
@@ -397,11 +403,11 @@ def test_it_is_told_once_that_directories_are_compared(
     assert told == [True, False, False]
     assert f"inotify {of} are used up" in run(daemon, "status").stdout
     if limit == "instances":
-        assert instances(daemon.pid) == 1, "that of the settings files"
+        assert instances(daemon.pid) == 2, "those of the settings files and of protected names that appear"
     daemon.stop()
     daemon = start_daemon()
     assert "used up" not in run(daemon, "run", "--", "true").stderr
-    assert instances(daemon.pid) == 3
+    assert instances(daemon.pid) == 4, "and those of directories and of placeholders"
 
 
 def instances(pid: int) -> int:

@@ -289,7 +289,9 @@ if os.geteuid() == 0:
         )
         line = (
             f"python3 -m http.server 8123 >/dev/null 2>&1 & {reach} echo mine >$TMPDIR/mine; touch started; "
-            f"until test -e go; do sleep 0.05; done; "
+            f"until test -e go; do sleep 0.05; done; mkdir .idea && echo made >>answer; "
+            f"until grep -q /.vscode /proc/self/mountinfo; do sleep 0.05; done; "
+            f"echo more >>.vscode/settings.json; cat .vscode/settings.json >>answer; "
             f"{reach} cat $TMPDIR/mine >>answer; kill $!; exit 7"
         )
         command = [installation.program, "run", "--publish", "0:8123", "--cwd", str(workspace), "-c", line]
@@ -313,12 +315,15 @@ if os.geteuid() == 0:
             host, port, _ = status()["sessions"][0]["published"][0].split(":")
             with urlopen(f"http://{host}:{port}/started", timeout=30) as published:
                 assert published.status == 200
-            assert (workspace / ".vscode").is_dir()  # what keeps the name from being made inside
+            assert not (workspace / ".vscode").exists()  # nothing stands where no name can be made inside
+            identity.write(workspace / ".vscode" / "settings.json", "{}\n")  # and one made outside is read-only there
             identity.write(workspace / "go", "")
             assert client.wait(60) == 7
-        assert (workspace / "answer").read_bytes() == origin.body * 4 + b"mine\n", manager.journal()
+        answer = origin.body * 2 + b"{}\n" + origin.body * 2 + b"mine\n"
+        assert (workspace / "answer").read_bytes() == answer, manager.journal()
+        assert (workspace / ".vscode" / "settings.json").read_text() == "{}\n"
         wait_until(lambda: (kept(), status()["sessions"]) == (0, []), "nothing is left of it")
-        wait_until(lambda: set(os.listdir(workspace)) == {"started", "go", "answer"}, "nor in the workspace")
+        wait_until(lambda: set(os.listdir(workspace)) == {"started", "go", "answer", ".vscode"}, "nor in the workspace")
 
         # killed, and the command ends before the next daemon starts
         (workspace / "started").unlink()

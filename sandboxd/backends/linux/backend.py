@@ -264,6 +264,7 @@ class LinuxBackend:
         self._launches[launch_id] = launch
         setup: Preparation = self._completion.of(options, capture)
         if plan.view.guards:
+            self._appearances.ready()
             setup = GuardedSetup(setup, late_names)
         if limits.wanted:
             launch.take_limits(limits)

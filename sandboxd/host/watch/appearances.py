@@ -6,6 +6,7 @@ and from there on as directories appear."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -29,10 +30,13 @@ class Expectation:
 
 
 class Appearances:
-    """The names that running commands may not make; `log` hears when they cannot be watched."""
+    """The names that running commands may not make; `log` hears once when they cannot be watched."""
 
     def __init__(self, log: Callable[..., None]) -> None:
+        self.warnings: tuple[str, ...] = ()
+        """The warning that the limits of inotify kept names of the last command unwatched."""
         self._log = log
+        self._logged = ""
         self._inotify: inotify.Inotify | None = None
         self._expected: set[Expectation] = set()
         self._paths: dict[int, set[str]] = {}
@@ -44,19 +48,26 @@ class Appearances:
             self._inotify.close()
             self._inotify = None
 
+    def ready(self) -> None:
+        """Make the inotify instance if there is none yet, so that a command hears of a failure before it starts."""
+        try:
+            if self._inotify is None:
+                self._inotify = inotify.Inotify()
+                asyncio.get_running_loop().add_reader(self._inotify.fileno(), self._read)
+        except HostError as error:
+            self._fail(error.message, "raise fs.inotify.max_user_instances")
+
     def expect(self, names: Iterable[str], appeared: Appeared) -> Callable[[], None]:
         """Report each of these canonical paths when it is made, and those that are there at once.
 
         The result ends the reports."""
         expectation = Expectation(frozenset(names), appeared)
         self._expected.add(expectation)
-        try:
-            if self._inotify is None:
-                self._inotify = inotify.Inotify()
-                asyncio.get_running_loop().add_reader(self._inotify.fileno(), self._read)
-        except HostError as error:
-            self._log("names that are made while a command runs stay writable for it", why=error.message)
+        self.warnings = ()
+        self.ready()
         self._look(expectation, expectation.names)
+        if not self.warnings:
+            self._logged = ""
         return partial(self._cancel, expectation)
 
     def _cancel(self, expectation: Expectation) -> None:
@@ -87,12 +98,24 @@ class Appearances:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
-            self._log("names made while a command runs stay writable for it", path=directory, why=error.strerror)
+            if error.errno in (errno.ENOSPC, errno.ENOMEM):
+                self._fail("inotify watches are used up", "raise fs.inotify.max_user_watches")
+            else:
+                self._log("protected names made outside stay writable", path=directory, why=error.strerror)
             return True
         expectation.directories.add(directory)
         self._paths.setdefault(number, set()).add(directory)
         self._numbers[directory] = number
         return True
+
+    def _fail(self, why: str, remedy: str) -> None:
+        if self._logged != why:
+            self._log("protected names made outside stay writable", why=why)
+        self._logged = why
+        self.warnings = (
+            "protected names that are made outside while a command runs stay writable for it, since they are not "
+            f"watched for ({why}); {remedy}, it is tried again with each command",
+        )
 
     def _leave(self, directory: str) -> None:
         if any(directory in one.directories for one in self._expected):

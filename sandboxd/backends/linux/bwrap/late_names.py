@@ -21,6 +21,8 @@ from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
 class Expectations(Protocol):
     """The reports of names that appear (`host.watch.appearances`)."""
 
+    def ready(self) -> None: ...
+
     def expect(self, names: tuple[str, ...], appeared: Callable[[tuple[str, ...]], None], /) -> Callable[[], None]: ...
 
 
