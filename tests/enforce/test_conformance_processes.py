@@ -35,8 +35,8 @@ def child(body):
 OTHERS = r"""
 FILES = "environ cmdline maps mem fd cwd root exe stack syscall task auxv".split()
 def read(path):
-    if path.endswith(("/cwd", "/root")): return os.listdir(path + "/") and None
-    if path.endswith(("/fd", "/task")): return [os.open(path + "/" + name, 0) for name in os.listdir(path)] and None
+    if path.endswith(("/cwd", "/root")): os.listdir(path + "/"); return  # it may be empty
+    if path.endswith(("/fd", "/task")): [os.open(path + "/" + name, 0) for name in os.listdir(path)]; return
     with open(path, "rb") as file:
         if path.endswith("/mem"): file.seek(4096 * 1024)
         if not file.read(1): raise OSError(errno.ENODATA, "nothing")
