@@ -186,6 +186,8 @@ static _Noreturn void wait_and_send(const struct seccomp_notif *asked, const str
         limit = &left;
     }
     long done = -EAGAIN;
+    /* Fast open connects already. */
+    by.flags &= ~(uint32_t)MSG_FASTOPEN;
     for (; done == -EAGAIN; call(ppoll, NULL, 0, (&(struct timespec){0, 1000000}), NULL)) { /* room, but not enough */
         if (!call(ppoll, (&(struct pollfd){by.socket, POLLOUT}), 1, limit, NULL) || !still_waits(asked->id)) {
             break;
@@ -214,7 +216,8 @@ static long send_one(const struct seccomp_notif *asked, struct message *one, uin
     if (!done) {
         done = send_now(one);
     }
-    if (done == -EAGAIN && may_wait && !(by.flags & MSG_DONTWAIT) && !(call(fcntl, by.socket, F_GETFL) & O_NONBLOCK)) {
+    int later = done == -EAGAIN || done == -EINPROGRESS; /* what MSG_FASTOPEN says while it connects */
+    if (later && may_wait && !(by.flags & MSG_DONTWAIT) && !(call(fcntl, by.socket, F_GETFL) & O_NONBLOCK)) {
         done = in_a_child(asked, by.socket, NULL);
         if (!done) {
             wait_and_send(asked, one, many_at);

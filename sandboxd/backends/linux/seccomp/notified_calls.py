@@ -29,7 +29,6 @@ def _row(calls: str, action: Action, why: str, *where: Argument) -> SyscallRule:
 
 _AF_UNIX = 1
 _CLONE_FILES, _CLONE_THREAD, _PR_SET_DUMPABLE, _SCTP = 0x400, 0x10000, 4, 132
-_FASTOPEN = 0x20000000  # MSG_FASTOPEN
 _REMOVEDIR = 0x200  # AT_REMOVEDIR
 _S_ISUID = 0o4000
 _INTENDS_TO_WRITE = 0x400243  # O_WRONLY | O_RDWR | O_CREAT | O_TRUNC | __O_TMPFILE: the same on both machines
@@ -97,12 +96,9 @@ CONNECTS = (_row("connect", NOTIFY, "waits until it is known whether the far end
 SERVERS = (_row("listen", NOTIFY, "other commands of the session are to reach the server"),)
 
 SOCKETS_HANDED_IN = (
-    _row("sendto", EOPNOTSUPP, "connects by sending; programs take connect", Argument(3, (_FASTOPEN,), _FASTOPEN)),
-    _row("sendmsg", EOPNOTSUPP, "as sendto", Argument(2, (_FASTOPEN,), _FASTOPEN)),
-    _row("sendmmsg", EOPNOTSUPP, "as sendto", Argument(3, (_FASTOPEN,), _FASTOPEN)),
     _row("sendto", ALLOW, "without an address", Argument(5, (0,))),
     _row("sendto sendmsg sendmmsg bind listen", NOTIFY,
-        "a datagram has an address; and a server outside may have handed in a socket of another network"),
+        "it may have an address (MSG_FASTOPEN); and a server outside may have handed in a socket of another network"),
 )  # fmt: skip
 """For Unix sockets that are decided on one by one."""
 
