@@ -313,9 +313,10 @@ SWAPS = """
 import os, socket, sys, threading
 os.chdir(BASE)
 outside, done, reached = sys.argv[1:], False, 0
+swaps = threading.Event()
 def swap(n):
     name = f"swap{n}"
-    while not done:
+    while swaps.wait() and not done:
         try:
             os.link(outside[n % 2], name); os.rename(name, "s"); os.rename("s", name); os.unlink(name)
         except OSError: pass
@@ -323,8 +324,10 @@ def swap(n):
         except OSError: pass
 threads = [threading.Thread(target=swap, args=(n,)) for n in range(10)]
 [one.start() for one in threads]
-for turn in range(300):
+for turn in range(400):
     kind = 1 + turn % 2
+    if turn % 10 == 0: swaps.clear()  # they all come to rest
+    if turn % 10 == 3: swaps.set()
     with socket.socket(1, kind) as server, socket.socket(1, kind) as one:
         try:
             server.bind("s")
@@ -335,6 +338,7 @@ for turn in range(300):
         try: os.unlink("s")
         except OSError: pass
 done = True
+swaps.set()
 [one.join() for one in threads]
 print(reached)
 """
