@@ -44,7 +44,7 @@ class Place:
     http_port: int | None = 3128
     socks_port: int | None = 1080
     overlays: frozenset[str] = frozenset()
-    """Which of `/tmp` and `home` can have a session's changes laid over them."""
+    """Directories, of `/tmp` and `home`, that can have a session's changes laid over them."""
     captured: bool = False
     """Every TCP connection is captured, so programs without proxy support need no help."""
     name_files: tuple[tuple[str, str], ...] = ()

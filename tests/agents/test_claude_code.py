@@ -28,7 +28,7 @@ class Model:
     def __init__(self, commands: list[dict[str, Any]]) -> None:
         self._waiting = list(commands)
         self.results: list[str] = []
-        """What the agent has sent back for each call, with what its hooks have added."""
+        """The result that the agent sent for each call, with the text of its hooks."""
 
     async def messages(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

@@ -1,4 +1,4 @@
-"""What the author of an agent relies on: bounded output, no protocol pipe as input, a clean environment, types."""
+"""Options for authors of agents: bounded output, no protocol pipe as input, a clean environment, types."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def host_tmp() -> Iterator[Path]:
 
 
 def test_a_directory_in_the_hosts_tmp_is_seen_and_not_written(daemon: DaemonProcess, host_tmp: Path) -> None:
-    """What a command writes there is its session's: the fixture looks at the host's."""
+    """A command's files there belong to its session: the fixture looks at the host's."""
     for directory in (host_tmp, Path("/tmp")):
         said = attempt(daemon, daemon.identity.workspace, directory)
         assert said == (str(directory), 0, "allow", ""), "the session's own"

@@ -194,7 +194,7 @@ def of_macos(row: Hint) -> bool:
 
 
 def test_hints_without_a_command_tell_none() -> None:
-    """What is said to open nothing has no command line in it."""
+    """A hint that opens nothing holds no command line."""
     for row in HINTS:
         if row.text.startswith(tuple(WITHOUT_COMMAND)):
             assert not re.search(r"sandboxd (allow|settings|run)|\{allow\}", row.text), row.text

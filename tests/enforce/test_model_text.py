@@ -1,4 +1,4 @@
-"""What `describe` tells a model of symptoms: each is printed by a real program in a real sandbox."""
+"""Symptoms in the text of `describe`: each is printed by a real program in a real sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `run` tells after a command, and the words that programs print of a refusal."""
+"""The lines of `run` after a command, and the words that programs print of a refusal."""
 
 from __future__ import annotations
 

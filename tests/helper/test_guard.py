@@ -60,7 +60,7 @@ def start(
 
 
 def tried(launch: Launcher, script: str, *arguments: str, **keywords: Any) -> Any:
-    """What a script prints as JSON."""
+    """Return the JSON that a script prints."""
     sandbox = start(launch, script, *arguments, **keywords)
     status, out, err = sandbox.finish()
     assert status == 0, err

@@ -1,4 +1,4 @@
-"""Which directories compare names byte by byte, so that a name can be kept absent by comparison."""
+"""Directories that compare names byte by byte, where a comparison keeps a name absent."""
 
 from __future__ import annotations
 

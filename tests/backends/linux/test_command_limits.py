@@ -166,7 +166,7 @@ def test_a_systemd_that_does_not_answer_is_said(groups: Path) -> None:
 async def test_all_commands_are_watched_by_one_look(
     sandbox: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which costs as much as there are processes on the machine."""
+    """A look at /proc costs as much as the machine has processes."""
     looks = 0
 
     class Counted(ProcessTable):

@@ -194,7 +194,7 @@ def test_a_sandbox_that_could_not_be_set_up_is_125(cli: CommandLine, fake: FakeD
 
 
 def test_the_daemon_is_asked_only_about_ambiguous_statuses(cli: CommandLine, fake: FakeDaemon) -> None:
-    """What a failed command met is asked for, too, unless it shall not be told."""
+    """`run` asks for the refusals of a failed command, except with --quiet."""
     fake.not_started()
     assert cli.run("run", "-c", "exit 0").returncode == 0
     assert cli.run("run", "--quiet", "-c", "exit 3").returncode == 3

@@ -1,4 +1,4 @@
-"""What test suites of other projects would notice: errors as without a sandbox, and no report of what would fail."""
+"""Behaviour that test suites of other projects check: errors as without a sandbox, and no needless reports."""
 
 from __future__ import annotations
 
