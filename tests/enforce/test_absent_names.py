@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -113,9 +113,8 @@ def test_what_a_person_makes_meanwhile_is_theirs(daemon: DaemonProcess) -> None:
     for line, name in PERSON.values():
         identity.run(["sh", "-c", line], cwd=work)
         assert (work / name).exists(), line
-        pid = descendants(client.pid)[-1].pid
         top = work / name.split("/")[0]
-        wait_until(partial(is_mounted, pid, top), f"{top} is closed")
+        wait_until(partial(is_mounted_inside, client.pid, top), f"{top} is closed")
         identity.run(["touch", "go"], cwd=work)
     wait_until((work / "tried").exists, "the command has tried all of them")
     assert {(work / name).read_text() for _, name in PERSON.values() if name != ".idea"} == {"mine\n"}
@@ -126,8 +125,13 @@ def test_what_a_person_makes_meanwhile_is_theirs(daemon: DaemonProcess) -> None:
     assert not list(work.glob("*.refused-*")) and not list(work.glob(".*.refused-*"))
 
 
-def is_mounted(pid: int, path: Path) -> bool:
-    return f" {path} " in Path(f"/proc/{pid}/mountinfo").read_text()
+def is_mounted_inside(client: int, path: Path) -> bool:
+    """Whether one of the command's processes, which come and go, has a mount on the path."""
+    for process in descendants(client):
+        with suppress(OSError):  # it has ended since
+            if f" {path} " in Path(f"/proc/{process.pid}/mountinfo").read_text():
+                return True
+    return False
 
 
 @pytest.mark.parametrize("whom", ["client", "helper", "daemon"])
