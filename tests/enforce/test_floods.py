@@ -84,15 +84,16 @@ def manager() -> Iterator[ServiceManager]:
 ALONE = (
     ("interim_answers", "chunks_down", "chunks_up"),
     ("heads_of_many_lines", "unfinished_heads"),
-    ("own_server_requests", "captured_connects", "refused_opens", "stream_questions"),
+    ("own_server_requests", "captured_connects", "refused_opens", "stream_questions",
+     "unfinished_questions"),
     ("requests", "batches", "invalid_lines"),
     ("wraps", "explained_paths", "watched_directories"),
     ("unfinished_frames", "client_churn", "unread_answers"),
     ("questions", "published_answers", "published_connections"),
 )
 TOGETHER = (
-    ("greetings_by_byte", "refused_socks", "datagram_questions", "captured_names", "refused_unix_sockets",
-     "protected_names", "forks", "invalid_hosts", "refused_requests", "refused_names", "empty_lines",
+    ("greetings_by_byte", "refused_socks", "datagram_questions", "compressed_questions", "captured_names",
+     "refused_unix_sockets", "protected_names", "forks", "invalid_hosts", "refused_requests", "refused_names", "empty_lines",
      "listening_servers"),
     ("chunks_down_on_200_connections", "chunk_extensions", "trailers", "answers_of_many_lines", "heads_by_byte",
      "pipelined_requests", "tunnels_by_byte", "tunnels_at_full_speed", "half_open_tunnels", "tunnel_churn",

@@ -24,6 +24,9 @@ MAX_QUERY: Final = 4096
 PLAIN_UDP: Final = 512
 """Maximum size of a UDP answer unless the query allows more."""
 OUR_UDP: Final = 1232
+MOST_RECORDS: Final = (1, 0, 1, 2)
+"""Entries of each section of a query. A zone transfer has one in `authority`; options and a signature are additional.
+Names cost time, and with compression six bytes suffice for one of 126 labels."""
 IN: Final = 1
 ANY_CLASS: Final = 255
 
@@ -167,10 +170,13 @@ def parse_query(data: bytes) -> Query:
     if flags >> 11 & 15:
         return replace(bare, fault=Code.NOTIMP)
     try:
+        counts = struct.unpack_from("!4H", data, 4)
+        if counts[0] != 1 or any(count > most for count, most in zip(counts, MOST_RECORDS, strict=True)):
+            raise DnsSyntaxError("query without exactly one question, or with too many records")
         message = parse_message(data)
         options = [record for record in message.additional if record.kind == RecordType.OPT]
-        if len(message.questions) != 1 or message.answers or len(options) > 1:
-            raise DnsSyntaxError("query without exactly one question, or with answers")
+        if len(options) > 1:
+            raise DnsSyntaxError("query with several options records")
     except DnsSyntaxError:
         return replace(bare, fault=Code.FORMERR)
     query = replace(bare, question=message.questions[0])

@@ -10,10 +10,11 @@ import contextlib
 import logging
 import socket
 import struct
+import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from sandboxd.proxy.dns.dns_message import MAX_MESSAGE
+from sandboxd.proxy.dns.dns_message import MAX_MESSAGE, MAX_QUERY
 from sandboxd.proxy.fair_share import QUESTION, Share
 from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.streams.stream import HEAD_READ_SIZE, Stream
@@ -87,6 +88,7 @@ class DatagramServer:
                 self._loop.remove_reader(self._socket.fileno())
                 self._share.later(self._watch)
                 return
+            begun = time.perf_counter()
             self._share.spend(QUESTION)
             try:
                 data, ancillary, _, sender = self._socket.recvmsg(MAX_MESSAGE, _ANCILLARY)
@@ -101,9 +103,10 @@ class DatagramServer:
                 if answer is not None:
                     self._socket.sendmsg([answer], _from_there(ancillary), 0, sender)
             except OSError:  # the client is gone or does not read; it can repeat the query
-                continue
+                pass
             except Exception:
                 log.exception("internal error in a name look-up of %s", self._label)
+            _charge(self._share, begun)
 
     def _failed(self, error: OSError) -> None:
         """Count an error, mostly the report of an undelivered answer (ECONNREFUSED)."""
@@ -125,24 +128,40 @@ def _from_there(ancillary: list[_Ancillary]) -> list[_Ancillary]:
     return []
 
 
+def _charge(share: Share, begun: float) -> None:
+    """Charge what a question took beyond its price."""
+    if (more := int((time.perf_counter() - begun) * 1e6) - QUESTION) > 0:
+        share.spend(more)
+
+
 async def serve_dns(client: Stream, limits: ProxyLimits, respond: Respond) -> None:
-    """Serve one TCP connection until its end or timeout, and close it."""
+    """Serve one TCP connection until its end or timeout, and close it.
+
+    Also ends at a query that is too long, and when the command's incomplete ones are too large together."""
     waiting = bytearray()
     try:
         while True:
+            client.unread(bytes(waiting))
+            waiting.clear()
+            client.begin()
             async with asyncio.timeout(limits.dns_idle_s):
                 while not _is_whole(waiting):
                     data = await client.receive(HEAD_READ_SIZE)
-                    if not data:
+                    if not data or client.share.held > limits.held_bytes:
                         return
                     waiting += data
+                    if len(waiting) >= 2 and _length(waiting) > MAX_QUERY:
+                        return
+            client.commit()
             answers = bytearray()
             for count in range(QUESTIONS_AT_ONCE):
                 if not _is_whole(waiting) or (count and not client.share.has_some()):
                     break
+                begun = time.perf_counter()
                 client.share.spend(QUESTION)
-                end = 2 + int.from_bytes(waiting[:2], "big")
+                end = 2 + _length(waiting)
                 answer = respond(bytes(waiting[2:end]), stream=True)
+                _charge(client.share, begun)
                 del waiting[:end]
                 if answer is None:
                     return
@@ -160,4 +179,8 @@ async def serve_dns(client: Stream, limits: ProxyLimits, respond: Respond) -> No
 
 
 def _is_whole(waiting: bytearray) -> bool:
-    return len(waiting) >= 2 and len(waiting) >= 2 + int.from_bytes(waiting[:2], "big")
+    return len(waiting) >= 2 and len(waiting) >= 2 + _length(waiting)
+
+
+def _length(waiting: bytearray) -> int:
+    return int.from_bytes(waiting[:2], "big")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from sandboxd.proxy.dns import dns_message
 from sandboxd.proxy.dns.dns_message import (
     HEADER_SIZE,
     MAX_NAME,
@@ -124,6 +125,29 @@ def test_faults_are_answered_with_their_code_and_nothing_else(data: bytes, fault
         assert reply.additional[0].ttl >> 24 == 1, "the rest of the code"
     if fault is Code.NOTIMP:
         assert reply.opcode == data[2] >> 3
+
+
+MANY_LABELS = b"\1a" * 126 + b"\0"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        header(counts=(600, 0, 0, 0)) + question(MANY_LABELS) + question(b"\xc0\x0c") * 599,
+        header(counts=(1, 0, 300, 0)) + question(MANY_LABELS) + record(b"\xc0\x0c") * 300,
+        header(counts=(1, 0, 0, 300)) + question(MANY_LABELS) + record(b"\xc0\x0c") * 300,
+    ],
+)
+def test_a_query_has_a_few_names_to_read(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def counting(data: bytes, at: int) -> tuple[Labels, int]:
+        read.append(at)
+        return read_name(data, at)
+
+    monkeypatch.setattr(dns_message, "read_name", counting)
+    assert parse_query(data).fault is Code.FORMERR and len(read) <= 4
+    assert parse_query(header() + question(MANY_LABELS)).question is not None
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 11, header(flags=0x8180) + question(), header(flags=0x8000)])

@@ -193,3 +193,47 @@ async def test_who_does_not_read_the_answers_is_hung_up_on() -> None:
                 await writer.drain()
         await wait_until_async(lambda: service.server.connections == 0)
         await finish(writer)
+
+
+async def test_unfinished_questions_have_a_bound_together() -> None:
+    async with name_service("ok.test", limits=ProxyLimits(held_bytes=1000)) as service:
+        streams = [await service.stream() for _ in range(3)]
+        for reader, writer in streams[:2]:
+            writer.write(framed(query()) + framed(bytes(500))[:-50])
+            assert parse_message(await read_message(reader)).id == 7
+        await wait_until_async(lambda: service.server.share.held == 2 * 452)
+        refused, writer = streams[2]
+        writer.write(framed(bytes(500))[:-50])
+        assert await refused.read() == b"", "the third is one too many"
+        reader, writer = streams[0]
+        writer.write(bytes(50) + framed(query()))
+        assert [parse_message(await read_message(reader)).id for _ in range(2)] == [0, 7]
+        await wait_until_async(lambda: service.server.share.held == 452)
+        for _, writer in streams:
+            await finish(writer)
+        await wait_until_async(lambda: service.server.connections == 0 == service.server.share.held)
+
+
+async def test_a_query_of_enormous_length_is_not_awaited() -> None:
+    async with name_service("ok.test") as service:
+        reader, writer = await service.stream()
+        writer.write(b"\xff\xff")
+        assert await reader.read() == b""
+        await finish(writer)
+
+
+async def test_an_unfinished_question_is_handed_over() -> None:
+    async with name_service("ok.test") as service:
+        reader, writer = await service.stream()
+        question = framed(query(number=9))
+        writer.write(framed(query()) + question[:5])
+        assert parse_message(await read_message(reader)).id == 7
+        await wait_until_async(lambda: service.server.share.held == 5)
+        record, cut = await service.server.hand_over()
+        policy = NetworkPolicy(allowed=rules("ok.test"))
+        after = ProxyServer(Gate(lambda: policy, None, NoNames()), Dialer(), service.blocked.add, "after")
+        after.resume(record)
+        writer.write(question[5:])
+        assert (parse_message(await read_message(reader)).id, cut) == (9, 0)
+        await finish(writer)
+        await after.aclose()
