@@ -93,8 +93,8 @@ ALONE = (
 )
 TOGETHER = (
     ("greetings_by_byte", "refused_socks", "datagram_questions", "compressed_questions", "captured_names",
-     "refused_unix_sockets", "protected_names", "forks", "invalid_hosts", "refused_requests", "refused_names", "empty_lines",
-     "listening_servers"),
+     "refused_unix_sockets", "protected_names", "forks", "invalid_hosts", "refused_requests", "refused_names",
+     "empty_lines", "listening_servers"),
     ("chunks_down_on_200_connections", "chunk_extensions", "trailers", "answers_of_many_lines", "heads_by_byte",
      "pipelined_requests", "tunnels_by_byte", "tunnels_at_full_speed", "half_open_tunnels", "tunnel_churn",
      "connection_churn", "resets", "tls_fragments"),
