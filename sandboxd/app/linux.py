@@ -150,7 +150,7 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
 
     facts = HostFacts()
     placeholders = Placeholders(os.path.join(context.kept, "placeholders"))
-    worker = NamespaceWorker(helper, context.log.warning)
+    worker = NamespaceWorker(find_helper(name="namespaces"), context.log.warning)
     path = os.path.join(context.directory, "bridge.sock")
     bridge = Bridge(path, lambda peer: identify_runner(peer, own), context.log.warning)
     cleanup = RepositoryCleanup(LaunchJournal(os.path.join(context.kept, "launches")), log_results(context.log.warning))

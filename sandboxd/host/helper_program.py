@@ -1,4 +1,4 @@
-"""The path of the helper, which runs between bubblewrap and the command."""
+"""The paths of the helper's programs: between bubblewrap and the command, and for namespaces."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def machine_name(machine: str | None = None) -> str:
     return _MACHINES[found]
 
 
-def find_helper(package: Path = _PACKAGE) -> str:
-    """Return the helper of this machine, from the package or the checkout.
+def find_helper(package: Path = _PACKAGE, name: str = "apply-seccomp") -> str:
+    """Return a program of the helper for this machine, from the package or the checkout.
 
     Raises HostError `helper_missing`, `helper_not_executable`, `machine_unsupported`."""
     machine = machine_name()
     for root in (package, package.parent):
-        path = root / "vendor" / "seccomp" / machine / "apply-seccomp"
+        path = root / "vendor" / "seccomp" / machine / name
         if not path.is_file():
             continue
         if not os.access(path, os.X_OK):
             raise HostError("helper_not_executable", f"{path} is not executable", hint=f"run: chmod a+rx {path}")
         return str(path)
-    raise HostError("helper_missing", f"the helper for {machine} is missing from {package}", hint="reinstall sandboxd")
+    raise HostError("helper_missing", f"{name} for {machine} is missing from {package}", hint="reinstall sandboxd")

@@ -115,7 +115,7 @@ class LateMounts:
     def __init__(self) -> None:
         self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self.helper = subprocess.Popen([find_helper(), "namespaces"], stdin=theirs.fileno(), env={})
+            self.helper = subprocess.Popen([find_helper(name="namespaces")], stdin=theirs.fileno(), env={})
 
     def close(self) -> None:
         self.requests.close()

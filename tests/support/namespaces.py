@@ -34,7 +34,7 @@ def network_namespace() -> Iterator[int]:
 async def namespace_worker(*, alone: bool = True) -> AsyncIterator[NamespaceWorker]:
     """Fails when it leaves its process behind, or where it is `alone`, descriptors."""
     logged: list[Any] = []
-    worker = NamespaceWorker(find_helper(), lambda event, **values: logged.append(event))
+    worker = NamespaceWorker(find_helper(name="namespaces"), lambda event, **values: logged.append(event))
     worker.open()
     pid = worker.pid
     before = len(os.listdir("/proc/self/fd"))

@@ -45,12 +45,6 @@ enum { EXECUTABLE = 4, OWNER = 5, BWRAP = 6, OPTIONS = 7, INFO = 8, REPORT = 3 /
 
 enum { SETUP_FAILED = 125, NOT_EXECUTABLE = 126, NOT_FOUND = 127, KILLED = 128 + SIGKILL, ANSWER_WITHIN_S = 30 };
 
-/* ---- The machine: where a process begins ------------------------------------------------------------------------ */
-#if defined __x86_64__
-__asm__(".globl _start\n_start: xor %ebp, %ebp\n mov %rsp, %rdi\n and $-16, %rsp\n call begin\n");
-#elif defined __aarch64__
-__asm__(".globl _start\n_start: mov x29, xzr\n mov x30, xzr\n mov x0, sp\n and sp, x0, #-16\n bl begin\n");
-#endif
 /* ---- What is said: to the person, to the daemon, and by the child to init -------------------------------------- */
 static enum { NO_PEER, THE_DAEMON, INIT } listens; /* at the other end of descriptor 3 */
 
@@ -121,9 +115,7 @@ static _Noreturn void fail(int status, const char *what, const char *name, long 
         call(kill, -1, SIGKILL); /* before the calls that wait for init come back to them as unknown */
     }
     call(write, 2, line, line_length);
-    for (;;) {
-        call(exit_group, status);
-    }
+    exit_with(status);
 }
 
 static __attribute__((noinline)) _Noreturn void refuse(const char *what, long error, const char *hint) {
@@ -279,9 +271,7 @@ static _Noreturn void leave(uint32_t status, uint32_t signal) {
                               : "the repository clean-up after the command did not finish; it ended with status",
              decimal(status), 0, "check the hooks and configurations of git repositories in its directories");
     }
-    for (;;) {
-        call(exit_group, status);
-    }
+    exit_with(status);
 }
 
 /* Waits until there is something to read, or the time is up (the kernel writes down how much of it is left). When those
@@ -670,9 +660,6 @@ __attribute__((used)) _Noreturn void begin(long *stack) {
     char **argument = (char **)(stack + 1), **environment = argument + stack[0] + 1;
     if (stack[0] == 2 && after("init", argument[1])) {
         init(environment);
-    }
-    if (stack[0] == 2 && after("namespaces", argument[1])) {
-        namespaces();
     }
     if (stack[0] == 2 && after("probe", argument[1])) {
         after("probe-landlock", argument[1]) ? probe_landlock() : probe();

@@ -92,11 +92,6 @@ int holds_back(const char *path);           /* whether nothing may be written, m
 extern int terminal_stops;                  /* the terminal has stopped the whole job */
 int pass_on_stop(long command, int status); /* whether it has stopped, and has not ended */
 _Noreturn void probe_landlock(void);
-/* namespaces.c, a third stage */
-/* One message with descriptors. */
-long send_with(int to, const void *message, unsigned length, const int *descriptor, unsigned count);
-long open_path(const char *path, long flags); /* which follows no symbolic link */
-_Noreturn void namespaces(void);
 
 /* streams.c: why this descriptor may not be a standard stream of the command, what the kernel calls it, and what to do
  * instead; or NULL. */
@@ -142,7 +137,7 @@ void report(const struct seccomp_notif *call, uint32_t access, long error, const
 struct process process_of(uint32_t thread);
 long read_memory(uint32_t thread, uint64_t from, void *to, unsigned long size);
 long open_in_proc(uint32_t thread, const char *name, int number, int flags);
-long open_directory(uint32_t thread, int fd);
+long open_directory(uint32_t thread, int fd, const char *below);        /* where that path begins */
 void report_making(const struct seccomp_notif *call, const char *path); /* where the mounts refuse it */
 long look(long directory, const char *path, uint64_t flags, uint64_t resolve);
 long name_of(long fd, char *to, unsigned long size);

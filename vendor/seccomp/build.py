@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Builds `apply-seccomp` for both processors and writes SHA256SUMS.
+"""Builds the helper's two programs for both processors and writes SHA256SUMS.
 
     python vendor/seccomp/build.py            build into vendor/seccomp/{x86_64,aarch64}/
     python vendor/seccomp/build.py --into D   build into D/{x86_64,aarch64}/, as the test does that compares the bytes
 
 The compiler is that of the package `ziglang` in exactly the version below, which brings the kernel's and musl's headers
 for both processors: the same bytes come out on every machine, whatever the paths, the user and the time. Musl itself is
-not linked, nor any other library: the binary is these few source files, and a build takes about a second.
+not linked, nor any other library: the programs are these few source files, and a build takes about two seconds.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import hashlib
 import importlib.metadata
 import importlib.util
+import itertools
 import os
 import struct
 import subprocess
@@ -24,9 +25,11 @@ from pathlib import Path
 
 ZIGLANG = "0.13.0"
 HERE = Path(__file__).resolve().parent
-SOURCES = ("apply-seccomp.c", "streams.c", "notifications.c", "connects.c", "sockets.c", "unix.c", "search.c",
-           "landlock.c", "guard.c", "modes.c", "namespaces.c", "kernel.c")  # fmt: skip
-NAME = "apply-seccomp"
+PROGRAMS = {
+    "apply-seccomp": ("apply-seccomp.c", "streams.c", "notifications.c", "connects.c", "sockets.c", "unix.c",
+                      "search.c", "landlock.c", "guard.c", "modes.c", "kernel.c"),
+    "namespaces": ("namespaces.c", "kernel.c"),
+}  # fmt: skip
 
 # Processor, and the name that the kernel gives to the folder of its headers.
 PROCESSORS = {"x86_64": "x86", "aarch64": "aarch64"}
@@ -61,7 +64,7 @@ SMALL = {"x86_64": (("--lto-O1",), ()), "aarch64": (("--lto-O2",), ("-mcmodel=ti
 
 
 def compile_for(processor: str, target: Path) -> None:
-    """Builds the helper for `processor` as the file `target`, mode 755. Raises CalledProcessError with zig's output."""
+    """Builds the program named as the file `target` is, mode 755. Raises CalledProcessError with zig's output."""
     spec = importlib.util.find_spec("ziglang")
     if spec is None or spec.origin is None or importlib.metadata.version("ziglang") != ZIGLANG:
         raise SystemExit(f"build.py: needs the package ziglang=={ZIGLANG} (./dev venv installs it)")
@@ -78,8 +81,8 @@ def compile_for(processor: str, target: Path) -> None:
             subprocess.run(command, cwd=HERE, env={**os.environ, **caches}, check=True, input=text, text=True)
 
         # In two steps, since a single one would build and link zig's own runtime library.
-        compiled = [f"{scratch}/{source}.o" for source in SOURCES]
-        for source, made in zip(SOURCES, compiled, strict=True):
+        compiled = [f"{scratch}/{source}.o" for source in PROGRAMS[target.name]]
+        for source, made in zip(PROGRAMS[target.name], compiled, strict=True):
             text = f'{SMALLEST}\n#include "{source}"\n#pragma clang attribute pop\n'
             target_words = ("-target", f"{processor}-linux-musl", *includes, "-I.")
             zig("cc", *target_words, *COMPILE, *SMALL[processor][1], "-c", "-o", made, "-xc", "-", text=text)
@@ -105,10 +108,10 @@ def main() -> None:
     parser.add_argument("--into", type=Path, default=HERE, help="where the two folders go (default: beside this file)")
     into: Path = parser.parse_args().into
     sums = []
-    for processor in PROCESSORS:
-        target = into / processor / NAME
+    for processor, name in itertools.product(PROCESSORS, PROGRAMS):
+        target = into / processor / name
         compile_for(processor, target)
-        sums.append(f"{hashlib.sha256(target.read_bytes()).hexdigest()}  {processor}/{NAME}\n")
+        sums.append(f"{hashlib.sha256(target.read_bytes()).hexdigest()}  {processor}/{name}\n")
         print(f"{target}: {target.stat().st_size} bytes")
     (into / "SHA256SUMS").write_text("".join(sums))
 

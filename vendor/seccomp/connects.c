@@ -173,9 +173,7 @@ static void perform(struct waiting *one) {
         return;
     }
     if (!child) {
-        for (long error = call(connect, one->socket, to, length);;) {
-            call(exit_group, -error);
-        }
+        exit_with(-call(connect, one->socket, to, length));
     }
     one->child = (int)child;
     set_timer(SOON_MS);

@@ -18,11 +18,17 @@ long system_call_of_one(long number, long a);
     CHOOSE(SYS_##name, ##__VA_ARGS__, CALL5, CALL5, CALL3, CALL2, CALL1, CALL1) \
     (SYS_##name, ##__VA_ARGS__, 0, 0, 0, 0, 0)
 
+_Noreturn void exit_with(long status);
 void drop(long fd); /* closes it, if it is one */
 
 struct statx;
 const struct statx *look_at(long fd); /* until the next call; all zero where that fails */
 
+enum { MOST_SENT = 64 };
+
+/* One message with descriptors. */
+long send_with(int to, const void *message, unsigned length, const int *descriptor, unsigned count);
+long open_path(const char *path, long flags); /* which follows no symbolic link */
 void dispose(int signal, void (*how)(int));
 unsigned length_of(const char *text);
 const char *after(const char *start, const char *text); /* the rest of a text with that start, otherwise NULL */

@@ -136,7 +136,5 @@ _Noreturn void probe_landlock(void) {
         seen[5] = (int32_t)call(mkdirat, AT_FDCWD, "made", 0700);
     }
     call(write, 1, seen, size);
-    for (;;) {
-        call(exit_group, 0);
-    }
+    exit_with(0);
 }

@@ -50,7 +50,7 @@ long change(const struct seccomp_notif *asked, long fd) {
 
 /* By a descriptor. */
 long on_descriptor(const struct seccomp_notif *asked) {
-    long fd = is_special(asked) ? open_directory(asked->pid, (int)asked->data.args[0]) : -1;
+    long fd = is_special(asked) ? open_directory(asked->pid, (int)asked->data.args[0], "") : -1;
     long result = fd < 0 || is_read_only(fd) ? GOES_ON : change(asked, fd);
     drop(fd);
     return result;

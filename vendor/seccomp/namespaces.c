@@ -1,4 +1,4 @@
-/* apply-seccomp namespaces: sets up the networks of sandboxes from outside. docs/helper.md describes the bytes.
+/* namespaces: sets up the networks of sandboxes from outside. docs/helper.md describes the bytes.
  * THEORY OF OPERATION. The daemon starts one such process and keeps it. Standard input is a SOCK_SEQPACKET socket, each
  * message of it a request: a program (steps, below), a descriptor of a network namespace, a socket for the answer, and
  * where there are mounts to be made a descriptor of the mount namespace.
@@ -19,7 +19,6 @@
 #include <linux/mount.h>
 #include <linux/netlink.h>
 #include <linux/nsfs.h>
-#include <linux/openat2.h>
 #include <linux/sched.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -27,9 +26,9 @@
 #include <sys/socket.h>
 #include <string.h>
 #include <sys/time.h>
-#include "bridge.h"
+#include "kernel.h"
 
-enum { REQUESTS = 0, MAX_PROGRAM = 64 << 10, MAX_SOCKETS = 64, MAX_TAKEN = 1024, MAX_TREES = 2, WITHIN_S = 10 };
+enum { REQUESTS = 0, MAX_PROGRAM = 64 << 10, MAX_SOCKETS = MOST_SENT, MAX_TAKEN = 1024, MAX_TREES = 2, WITHIN_S = 10 };
 
 /* Where it failed: before the program, or in which of its steps. */
 enum { COMPLETE, CANNOT_FORK, NO_OWNER, ENTERING_USER, ENTERING_NETWORK, MALFORMED, ENTERING_MOUNTS, FIRST_STEP = 16 };
@@ -112,24 +111,6 @@ static void share(int take) { /* where there is no such limit, or it cannot be s
     }
 }
 
-long send_with(int to, const void *message, unsigned length, const int *descriptor, unsigned count) {
-    struct {
-        struct cmsghdr head;
-        int sent[MAX_SOCKETS];
-    } control = {
-        .head = {.cmsg_len = CMSG_LEN(count * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
-
-    for (unsigned n = 0; n < count; n++) {
-        control.sent[n] = descriptor[n];
-    }
-    struct msghdr text = {.msg_iov = &(struct iovec){(void *)message, length}, .msg_iovlen = 1};
-    if (count) {
-        text.msg_control = &control;
-        text.msg_controllen = (unsigned)control.head.cmsg_len;
-    }
-    return call(sendmsg, to, &text, MSG_NOSIGNAL);
-}
-
 static void say(uint32_t stage, long error) {
     uint32_t said[] = {stage, (uint32_t)-error};
     if (stage != COMPLETE) {
@@ -142,9 +123,7 @@ static void say(uint32_t stage, long error) {
 
 static _Noreturn void answer(uint32_t stage, long error) {
     say(stage, error);
-    for (;;) {
-        call(exit_group, 0);
-    }
+    exit_with(0);
 }
 
 static void end_within(long seconds) { /* 0: take as long as you like */
@@ -220,11 +199,6 @@ static long open_socket(const struct open_step *step, unsigned length) {
         error = call(listen, fd, step->backlog);
     }
     return error == -EINPROGRESS ? 0 : error; /* the receiver sees how that ends */
-}
-
-long open_path(const char *path, long flags) {
-    struct open_how how = {.flags = (uint64_t)(O_PATH | O_CLOEXEC | flags), .resolve = RESOLVE_NO_SYMLINKS};
-    return call(openat2, AT_FDCWD, path, &how, sizeof how);
 }
 
 /* A symbolic link has no descriptor that could be mounted on, so its directory is opened, and its name not followed. */
@@ -365,9 +339,7 @@ static _Noreturn void perform(int network, const int *mounts, long length) {
                 drop(sockets[--opened]);
             }
             if ((length = receive(answers, &came, &cut)) <= 0) {
-                for (;;) {
-                    call(exit_group, 0);
-                }
+                exit_with(0);
             }
             end_within(WITHIN_S);
             if (cut) {
@@ -389,7 +361,7 @@ static _Noreturn void perform(int network, const int *mounts, long length) {
     answer(COMPLETE, 0);
 }
 
-_Noreturn void namespaces(void) {
+__attribute__((used)) _Noreturn void begin(void) {
     call(prctl, PR_SET_NAME, "sandboxd-netns");
     call(prctl, PR_SET_DUMPABLE, 0);
     share(1);
@@ -406,9 +378,7 @@ _Noreturn void namespaces(void) {
         int cut, *descriptor = came.descriptor;
         long got = receive(REQUESTS, &came, &cut);
         if (got <= 0) {
-            for (;;) {
-                call(exit_group, 0);
-            }
+            exit_with(0);
         }
         if (descriptor[1] < 0) {
             continue;

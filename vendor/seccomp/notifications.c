@@ -97,9 +97,7 @@ _Noreturn void probe(void) { /* tries to get a notifier: the status is 0, NOT_KI
         error = install(&filter, NEW_LISTENER);
         status = error < 0 ? -error : NOT_KILLABLE;
     }
-    for (;;) {
-        call(exit_group, status);
-    }
+    exit_with(status);
 }
 
 /* ---- Looking at the caller -------------------------------------------------------------------------------------- */
@@ -141,7 +139,10 @@ long read_path(uint32_t thread, uint64_t from, char *to) {
     return -EFAULT;
 }
 
-long open_directory(uint32_t thread, int fd) {
+long open_directory(uint32_t thread, int fd, const char *below) {
+    if (*below == '/') {
+        return AT_FDCWD;
+    }
     if (fd == AT_FDCWD) {
         return open_in_proc(thread, "/cwd", -1, O_PATH);
     }
@@ -530,7 +531,7 @@ static long judge(long directory, char *whole, enum need need, uint64_t flags, s
 
 void report_making(const struct seccomp_notif *asked, const char *name) {
     struct place at = {0};
-    long directory = *name == '/' ? AT_FDCWD : open_directory(asked->pid, AT_FDCWD);
+    long directory = open_directory(asked->pid, AT_FDCWD, name);
     put(path[0], name);
     long error = directory == AT_FDCWD || directory >= 0 ? judge(directory, path[0], MAKES, 0, &at) : 0;
     if (error > 0 && !(watched & QUIET)) {
@@ -605,10 +606,7 @@ static const struct shape shapes[] = {
 #endif
 };
 static long directory_of(const struct seccomp_notif *call, int argument, const char *below) {
-    if (*below == '/') {
-        return AT_FDCWD;
-    }
-    return open_directory(call->pid, argument == NOWHERE ? AT_FDCWD : (int)call->data.args[argument]);
+    return open_directory(call->pid, argument == NOWHERE ? AT_FDCWD : (int)call->data.args[argument], below);
 }
 
 /* What the call returns, GOES_ON or ANSWERED. */

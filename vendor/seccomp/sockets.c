@@ -197,9 +197,8 @@ static _Noreturn void wait_and_send(const struct seccomp_notif *asked, const str
     if (many_at && (done = note_sent(asked, many_at, done)) >= 0) {
         done = 1;
     }
-    for (respond(asked->id, done);;) {
-        call(exit_group, 0);
-    }
+    respond(asked->id, done);
+    exit_with(0);
 }
 
 /* A result, or LATER with `waits` set: a child answers. */
@@ -300,17 +299,16 @@ static long bind_here(const struct seccomp_notif *asked) {
     if (child) {
         return child;
     }
-    directory = open_directory(asked->pid, AT_FDCWD);
-    if (!(error = confine()) && (error = call(fchdir, directory)) && name[2] == '/') {
-        error = 0;
+    directory = open_directory(asked->pid, AT_FDCWD, (char *)name + 2);
+    error = confine();
+    if (!error && directory != AT_FDCWD) {
+        error = call(fchdir, directory);
     }
     call(umask, process_of(asked->pid).mask);
     if (!error) {
         error = call(bind, by.socket, name, length);
     }
-    for (;;) {
-        call(exit_group, -error);
-    }
+    exit_with(-error);
 }
 
 int on_socket(const struct seccomp_notif *asked) {

@@ -53,11 +53,8 @@ static const struct {
                     {AF_UNIX, SOCK_DGRAM, "a datagram Unix socket"},
                     {AF_UNIX, SOCK_SEQPACKET, "a seqpacket Unix socket"},
                     {AF_INET, SOCK_STREAM, "a TCP socket"},
-                    {AF_INET6, SOCK_STREAM, "a TCP socket"},
                     {AF_INET, SOCK_DGRAM, "a UDP socket"},
-                    {AF_INET6, SOCK_DGRAM, "a UDP socket"},
                     {AF_INET, SOCK_RAW, "a raw socket"},
-                    {AF_INET6, SOCK_RAW, "a raw socket"},
                     {AF_NETLINK, 0, "a netlink socket"},
                     {AF_PACKET, 0, "a packet socket"},
                     {AF_VSOCK, 0, "a vsock socket"}};
@@ -73,6 +70,7 @@ static const char *judge_socket(int fd) {
             return NULL;
         }
     }
+    family = family == AF_INET6 ? AF_INET : family;
     for (unsigned n = 0; n < sizeof socket_names / sizeof *socket_names; n++) {
         if (socket_names[n].family == family && (!socket_names[n].type || socket_names[n].type == type)) {
             return socket_names[n].name;

@@ -114,7 +114,7 @@ void note_time(int64_t *now) {
 /* Keeps the file to which a socket was bound just now, by this path. Numbers of inodes have 32 bits in the kernel's
  * answer: one with the same is not older than the bind. */
 void keep_bound(uint32_t thread, int socket, const char *path, const int64_t *began) {
-    long directory = *path == '/' ? AT_FDCWD : open_directory(thread, AT_FDCWD);
+    long directory = open_directory(thread, AT_FDCWD, path);
     long place = look(directory, path, O_NOFOLLOW, 0);
     drop(directory);
     if (place < 0) {
@@ -139,7 +139,7 @@ void keep_bound(uint32_t thread, int socket, const char *path, const int64_t *be
 
 /* The place of the socket with this path, as the caller's, or an error. */
 long find_socket(const struct seccomp_notif *asked, const char *path) {
-    long directory = *path == '/' ? AT_FDCWD : open_directory(asked->pid, AT_FDCWD);
+    long directory = open_directory(asked->pid, AT_FDCWD, path);
     if (directory < 0 && directory != AT_FDCWD) {
         return -EACCES;
     }

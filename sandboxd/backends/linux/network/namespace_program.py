@@ -1,6 +1,6 @@
 """Namespace programs: steps in the namespaces of a sandbox, and their encoding.
 
-docs/helper.md describes the format. `apply-seccomp namespaces` (see `namespace_worker.py`) runs the steps in order and
+docs/helper.md describes the format. `namespaces` (see `namespace_worker.py`) runs the steps in order and
 stops at the first failure. The answer has the number of that step. Sockets come back in the order of their steps. Pure.
 """
 

@@ -1,8 +1,9 @@
 """The process that runs namespace programs for the daemon.
 
-`NamespaceWorker` owns a process `apply-seccomp namespaces`, and replaces it when it dies. A request is a program
-(`namespace_program.py`), the namespace, and one end of a socket pair for the answer. The process forks for each
-request, so requests neither wait for nor affect each other. End of file without an answer means that the fork died."""
+`NamespaceWorker` owns a process of the helper's program `namespaces`, and replaces it when it dies. A request is a
+program (`namespace_program.py`), the namespace, and one end of a socket pair for the answer. The process forks for
+each request, so requests neither wait for nor affect each other. End of file without an answer means that the fork
+died."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from sandboxd.backends.linux.network.namespace_request import HeldDescriptor, Na
 class NamespaceWorker:
     """Owner of the process; `log(event, **values)` receives each replacement."""
 
-    def __init__(self, helper: str, log: Callable[..., None]) -> None:
-        self._helper = helper
+    def __init__(self, executable: str, log: Callable[..., None]) -> None:
+        self._executable = executable
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._process: subprocess.Popen[bytes] | None = None
@@ -37,7 +38,7 @@ class NamespaceWorker:
         try:
             near.setblocking(False)
             self._process = subprocess.Popen(
-                [self._helper, "namespaces"],
+                [self._executable],
                 stdin=far.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", env={},
             )  # fmt: skip
         except OSError:
