@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 
@@ -53,6 +54,34 @@ def half_open_tunnels() -> None:
             kept.pop(0).close()
 
     again_and_again(work)
+
+
+@attack
+def unread_tunnels() -> None:
+    """Full in both directions, so that each holds as many bytes as it may."""
+    def answer(sock: socket.socket) -> None:
+        _fill(sock)
+        time.sleep(3600)
+
+    port = served(answer)
+    kept = []
+
+    def work() -> None:
+        sock = tunnel(port)
+        _fill(sock)
+        kept.append(sock)
+        while len(kept) >= 900:
+            time.sleep(0.1)
+            kept.pop(0).close()
+
+    again_and_again(work)
+
+
+def _fill(sock: socket.socket) -> None:
+    sock.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            sock.send(bytes(1 << 16))
 
 
 @attack

@@ -97,7 +97,7 @@ TOGETHER = (
      "empty_lines", "listening_servers"),
     ("chunks_down_on_200_connections", "chunk_extensions", "trailers", "answers_of_many_lines", "heads_by_byte",
      "pipelined_requests", "tunnels_by_byte", "tunnels_at_full_speed", "half_open_tunnels", "tunnel_churn",
-     "connection_churn", "resets", "tls_fragments"),
+     "unread_tunnels", "connection_churn", "resets", "tls_fragments"),
     ("unknown_methods", "huge_frames", "large_numbers", "many_values", "deep_values", "batches_of_nothing",
      "slow_frames", "connections", "wraps_over_new_connections", "sessions", "enormous_commands", "enormous_words",
      "large_commands", "enormous_outputs", "stripped_outputs"),

@@ -6,7 +6,8 @@ Promises:
 - each direction ends separately: the end of one side's sending becomes a half-close of the other socket after the last
   byte, and the opposite direction goes on;
 - only a reset is passed on as a reset, after the bytes under way to the healthy side;
-- a slow reader stops the reading of its sender; the relay buffers no more than one pipe.
+- a slow reader stops the reading of its sender; the relay buffers no more than one pipe, and nothing in memory: without
+  a pipe it takes from the sender only what the reader has taken.
 
 The sockets must be non-blocking and have no other reader."""
 
@@ -192,6 +193,7 @@ class _SocketDirection:
         "_in_pipe",
         "_inspect",
         "_loop",
+        "_peeked",
         "_pipe",
         "_pipes",
         "_relay",
@@ -220,6 +222,8 @@ class _SocketDirection:
         self._pipe: Pipe | None = None
         self._in_pipe = 0
         self._held = memoryview(b"")
+        self._peeked = 0
+        """How many of the bytes held are still in the source's queue."""
         self._inspect: Inspect | None = None
         self._source_ended = False
         self._watching = _NOTHING
@@ -266,7 +270,7 @@ class _SocketDirection:
         self._watch_nothing()
         self.ended = True
         self._return_pipe()
-        self._held = memoryview(b"")
+        self._held, self._peeked = memoryview(b""), 0
 
     # callbacks of the event loop
 
@@ -355,25 +359,38 @@ class _SocketDirection:
                 self._in_pipe = _splice(self._source_fd, self._pipe.writer, self._pipe.size)
                 self.taken += self._in_pipe
                 return self._in_pipe
-        data = self._source.recv(COPY_SIZE)
-        self._held = memoryview(data)
-        self.taken += len(data)
-        return len(data)
+        self._held = memoryview(self._source.recv(COPY_SIZE, socket.MSG_PEEK))
+        self._peeked = len(self._held)
+        return self._peeked
 
     def _drain(self) -> bool:
-        """Write all bytes in flight. False when the sink is full or has failed."""
+        """Write all bytes in flight. False when the sink is full or a side has failed."""
+        is_full = False
         try:
             while self._held:
                 self._held = self._held[self._sink.send(self._held) :]
             while self._in_pipe and self._pipe is not None:
                 self._in_pipe -= _splice(self._pipe.reader, self._sink_fd, self._in_pipe)
         except (BlockingIOError, InterruptedError):
-            self._watch_sink()
-            return False
+            is_full = True
         except OSError:
             self._relay.sink_failed(self._sink)
             return False
-        return True
+        if self._peeked and not self._take_sent():
+            self._relay.failed(self._source)
+            return False
+        if is_full:
+            self._watch_sink()
+        return not is_full
+
+    def _take_sent(self) -> bool:
+        """Read what was sent of the bytes peeked at, and leave the others in the source's queue."""
+        sent, self._peeked, self._held = self._peeked - len(self._held), 0, memoryview(b"")
+        with contextlib.suppress(OSError):  # another process reads there as well
+            while sent and (data := self._source.recv(sent)):
+                self.taken += len(data)
+                sent -= len(data)
+        return not sent
 
     def _finish(self) -> None:
         """End the direction after the last byte was passed on."""

@@ -185,6 +185,33 @@ async def test_cancelling_resets_both_sides(splice: bool) -> None:
         writer.close()
 
 
+async def test_without_a_pipe_a_full_sink_holds_no_bytes() -> None:
+    client, left = tcp_pair()
+    right, origin = tcp_pair()
+    relay = SocketRelay(left, right, splice=False)
+    task = asyncio.create_task(relay.run())
+    sent = 0
+    for _ in range(3):
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                sent += client.send(bytes(1 << 16))
+        moved = -1
+        while moved != relay.moved[0]:
+            moved = relay.moved[0]
+            await asyncio.sleep(0.05)
+    state = relay.detach()
+    await task
+    assert state is not None and 0 < moved < sent and (state[0].taken, state[0].held) == (moved, b"")
+    task = asyncio.create_task(SocketRelay(left, right).resume(*state))
+    client.close()
+    received = 0
+    while data := await asyncio.get_running_loop().sock_recv(origin, 1 << 16):
+        received += len(data)
+    assert received == sent
+    origin.close()
+    await task
+
+
 async def test_an_idle_tunnel_holds_no_pipe() -> None:
     async with joined(True) as pair:
         pair.client[1].write(b"x")
