@@ -36,7 +36,7 @@ settings of a project, which only tighten
 .I /etc/sandboxd/managed\\-settings.json
 settings of the administrator, which overrule all others
 .TP
-.I $XDG_RUNTIME_DIR/sandboxd/daemon.log
+.I ~/.local/state/sandboxd/daemon.log
 the log of a daemon that systemd did not start
 .SH ENVIRONMENT
 .TP

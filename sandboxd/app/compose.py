@@ -76,6 +76,7 @@ from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.temporary_directories import TemporaryRoot
 from sandboxd.runtime.violations.violation_store import ViolationFeed
 from sandboxd_client import programs
+from sandboxd_client.wire.location import STATE_DIRECTORY
 
 
 def platform_factory(name: str) -> Assemble:
@@ -318,7 +319,7 @@ class _Steps:
             directories.base.path,
             platform,
             name_files,
-            lambda: (*observers.audit.directories(), policies.places.trust.directory, *kept),
+            lambda: (*observers.audit.directories(), os.path.join(config.home, STATE_DIRECTORY), *kept),
         )
         parts = SessionParts(
             backend=platform.backend,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -30,7 +31,8 @@ from sandboxd.daemon.state import DaemonState
 from sandboxd.errors import DaemonError, HostError
 from sandboxd.handover.document import Incoming, Outgoing, read_document
 from sandboxd.policy.display import neutralise
-from sandboxd_client.wire.location import LocationError, log_path, socket_path
+from sandboxd_client import programs
+from sandboxd_client.wire.location import LocationError, log_paths, socket_path
 
 EXIT_CANNOT_START = 125
 
@@ -88,11 +90,15 @@ def main(options: ServeArguments) -> int:
 
 
 def _own_log(options: ServeArguments, environment: Mapping[str, str]) -> str:
-    """Return the log file of an automatic start; empty where it has no place."""
-    try:
-        return log_path(options.socket or socket_path(environment))
-    except LocationError:
-        return ""
+    """Return the log file of an automatic start, which standard error leads to; empty without one."""
+    home = environment.get("HOME") or programs.home_of_the_user()
+    with contextlib.suppress(LocationError, OSError, ValueError):
+        opened = os.fstat(sys.stderr.fileno())
+        for path in log_paths(options.socket or socket_path(environment), home):
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(opened, os.lstat(path)):
+                    return path
+    return ""
 
 
 def _unusable(error: OSError) -> HostError:

@@ -61,43 +61,39 @@ class CappedFile:
     """Writer of lines to `stream`.
 
     Where that is the daemon's file `path`, it becomes `path.1` at its largest size, and a new file begins. Both
-    together are never much larger than twice that size."""
+    together are never much larger than twice that size, also with several daemons of a user, which share the file."""
 
     def __init__(self, stream: TextIO, path: str = "", largest: int = LARGEST_FILE) -> None:
         self._stream = stream
-        self._path = path
         self._largest = largest
-        self._size = self._size_of_own()
+        self._path = path if self._state(path)[1] else ""
 
     def write(self, line: str) -> None:
         # The terminal or pipe of stderr may be gone; the daemon continues without a log.
         with contextlib.suppress(OSError, ValueError):
+            if self._path:
+                self._begin_another_if_needed()
             self._stream.write(line + "\n")
             self._stream.flush()
-            self._size += len(line) + 1
-            if self._path and self._size > self._largest:
-                self._begin_another()
 
-    def _size_of_own(self) -> int:
-        """Return the size of the file. Clears `path` where the stream leads elsewhere."""
+    def _state(self, path: str) -> tuple[int, bool]:
+        """Return the size of the stream's file, and whether that is the one at `path`."""
         try:
-            opened, named = os.fstat(self._stream.fileno()), os.lstat(self._path)
+            opened = os.fstat(self._stream.fileno())
+            return opened.st_size, os.path.samestat(opened, os.lstat(path))
         except (OSError, ValueError):
-            self._path = ""
-            return 0
-        if not os.path.samestat(opened, named):
-            self._path = ""
-        return opened.st_size
+            return 0, False
 
-    def _begin_another(self) -> None:
-        self._size = self._size_of_own()
-        if not self._path or self._size <= self._largest:
+    def _begin_another_if_needed(self) -> None:
+        """Rename a file of its largest size, and go on in the one at `path`, which another daemon may have begun."""
+        size, is_own = self._state(self._path)
+        if is_own and size <= self._largest:
             return
-        os.rename(self._path, f"{self._path}.1")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        if is_own:
+            os.rename(self._path, f"{self._path}.1")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         fresh = os.open(self._path, flags, 0o600)
         try:
             os.dup2(fresh, self._stream.fileno())  # standard output, where nothing is written, keeps the older one
         finally:
             os.close(fresh)
-        self._size = 0

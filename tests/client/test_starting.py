@@ -52,8 +52,10 @@ Serve = Callable[[str], None]
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Iterator[str]:
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A socket path in a directory that does not exist yet; what serves there is ended with the test."""
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     path = str(tmp_path / "run" / "s")
     yield path
     with contextlib.suppress(DaemonNotRunning, PermissionDenied):
@@ -108,7 +110,8 @@ def test_it_is_detached(path: str, serve: Serve, monkeypatch: pytest.MonkeyPatch
     assert facts["session"] not in (os.getsid(0), facts["pid"])
     files = facts["files"]
     assert isinstance(files, dict) and set(files) == {"0", "1", "2"}
-    assert (files["0"], files["1"]) == ("/dev/null", os.path.join(os.path.dirname(path), "daemon.log"))
+    log = os.path.join(os.environ["HOME"], ".local/state/sandboxd/daemon.log")
+    assert (files["0"], files["1"], files["2"]) == ("/dev/null", log, log)
     environment = facts["environment"]
     assert isinstance(environment, dict) and environment["KEPT"] == "1"
     assert not {"NOTIFY_SOCKET", "LISTEN_FDS"} & set(environment)
@@ -124,7 +127,7 @@ def test_many_at_once_start_one(path: str, serve: Serve) -> None:
     with ThreadPoolExecutor(12) as pool:
         pids = set(pool.map(ask, range(12)))
     assert len(pids) == 1 and len(starts(path)) == 1
-    left = ["daemon.log", "lock", "s", "s.started"]  # the lock is the daemon's; that of its starting is gone
+    left = ["lock", "s", "s.started"]  # the lock is the daemon's; that of its starting is gone
     assert sorted(os.listdir(os.path.dirname(path))) == left
 
 
@@ -176,7 +179,10 @@ def test_a_program_that_cannot_be_run(path: str, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("name", ["daemon.log", "starting"])
-def test_what_is_no_file_is_named_and_not_waited_for(path: str, serve: Serve, name: str) -> None:
+def test_what_is_no_file_is_named_and_not_waited_for(
+    path: str, serve: Serve, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/nonexistent")  # so the log is beside the socket
     place = Path(path).with_name(name)
     place.parent.mkdir(mode=0o700)
     place.mkdir()
@@ -309,7 +315,7 @@ def test_another_interpreter_than_pythonexecutable_detaches(
         assert box.status().socket == path
     assert not (tmp_path / "ran").exists()
     monkeypatch.setattr(programs, "find", lambda *_: programs.Search(None))
-    monkeypatch.setattr(programs, "opened_place", lambda paths: str(tmp_path))
+    monkeypatch.setattr(programs, "opened_place", lambda *paths: str(tmp_path))
     with pytest.raises(DaemonStartFailed, match="commands could write"):
         starting.connect_or_start(f"{path}2")
     assert not (tmp_path / "ran").exists()

@@ -103,14 +103,25 @@ def test_a_file_of_somebody_else_is_only_written_to(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["daemon.log", "mine"]
 
 
-def test_a_file_that_was_moved_away_stays_where_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "daemon.log"
+def test_several_daemons_share_a_file_that_stays_bounded(tmp_path: Path) -> None:
+    path, older = tmp_path / "daemon.log", tmp_path / "daemon.log.1"
+    with path.open("a") as first, path.open("a") as second:
+        both = [CappedFile(stream, str(path), 1000) for stream in (first, second)]
+        for number in range(200):
+            both[number % 2 if number < 100 else 0].write("x" * 99)
+            assert sum(file.stat().st_size for file in (path, older) if file.exists()) <= 4000
+        both[1].write("last")
+        assert path.read_text().endswith("last\n")
+    assert sorted(tmp_path.iterdir()) == [path, older]
+
+
+def test_a_file_that_was_moved_away_is_left(tmp_path: Path) -> None:
+    path, moved = tmp_path / "daemon.log", tmp_path / "moved"
     with path.open("a") as stream:
         capped = CappedFile(stream, str(path), 1000)
-        path.rename(tmp_path / "moved")
-        for _ in range(100):
-            capped.write("x" * 99)
-    assert os.listdir(tmp_path) == ["moved"]
+        path.rename(moved)
+        capped.write("x")
+    assert (moved.read_text(), path.read_text()) == ("", "x\n")
 
 
 def test_a_stream_without_a_descriptor_or_a_reader_is_no_fault() -> None:

@@ -2,8 +2,8 @@
 
 The daemon is detached: its own session, no terminal, no inherited descriptor, `/` as its directory, and no child of
 this process (it would stay a zombie here). Of several clients one starts it, the others wait for its lock. The daemon
-is ready when it accepts a connection; its early end is noticed at once. Its output goes to `daemon.log` beside the
-socket, which is kept, and is the source of the message of a failed start."""
+is ready when it accepts a connection; its early end is noticed at once. Its output goes to its log, which is kept, and
+is the source of the message of a failed start."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import fcntl
 import importlib.machinery
 import os
 import select
+import stat
 import subprocess
 import sys
 import time
@@ -112,7 +113,7 @@ def connect_in_role(path: str, role: Role, *, autostart: bool = True) -> Connect
 def _start(path: str, environment: dict[str, str], timeout: float) -> Connection:
     for name in _NOT_PASSED_ON:
         environment.pop(name, None)
-    log = location.log_path(path)
+    log = _log_file(path, environment)
     log_size = _size(log)
     command = [*daemon_command(path), "serve", "--socket", path]
     pid = _detach(path, log, command, environment)
@@ -205,6 +206,30 @@ def _detach(path: str, log: str, command: list[str], environment: Mapping[str, s
         reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2] or f"exit status {done.returncode}"
         raise DaemonStartFailed(path, f"sandboxd could not be started: {reason}", f"try: {' '.join(command)} serve")
     return int(done.stdout)
+
+
+def _log_file(path: str, environment: Mapping[str, str]) -> str:
+    """Return the log below the home directory, and make its directory; beside the socket where that is not possible."""
+    real = programs.home_of_the_user()
+    home = environment.get("HOME") or real
+    first, *others = location.log_paths(path, home)
+    if not others or (home != real and programs.opened_place((home,), (real,))) or not _is_own(home):
+        return others[-1] if others else first
+    place = home
+    for name in location.STATE_DIRECTORY.split("/"):
+        place = os.path.join(place, name)
+        with contextlib.suppress(OSError):
+            os.mkdir(place, 0o700)
+    return first if _is_own(place) and os.access(place, os.W_OK) else others[-1]
+
+
+def _is_own(directory: str) -> bool:
+    """Return whether it is a directory that this user alone can write."""
+    try:
+        state = os.lstat(directory)
+    except OSError:
+        return False
+    return stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and not state.st_mode & 0o022
 
 
 def _detaching_interpreter(path: str, program: str) -> str:

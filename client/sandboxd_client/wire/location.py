@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SOCKET_NAME = "sandboxd.sock"
+LOG_NAME = "daemon.log"
+STATE_DIRECTORY = ".local/state/sandboxd"
+"""Directory below the home directory that every sandbox hides. No variable moves it out of that protection."""
 _MAX_PATH_OF_MACOS = 103
 _MAX_PATH = _MAX_PATH_OF_MACOS if sys.platform == "darwin" else 107  # sun_path of unix(7), without the closing NUL
 
@@ -50,9 +53,12 @@ def socket_path(
     return check_path(f"/tmp/sandboxd-{uid}/{SOCKET_NAME}")
 
 
-def log_path(path: str) -> str:
-    """Return the path of the log of a daemon that a client starts for a socket; an older part has `.1` added."""
-    return os.path.join(os.path.dirname(path), "daemon.log")
+def log_paths(path: str, home: str) -> tuple[str, ...]:
+    """Return the places of the log of a daemon that a client starts for a socket; an older part has `.1` added.
+
+    The first one is kept over logouts. The second one is for a home directory that cannot be written."""
+    beside = os.path.join(os.path.dirname(path), LOG_NAME)
+    return (os.path.join(home, STATE_DIRECTORY, LOG_NAME), beside) if home.startswith("/") else (beside,)
 
 
 def check_path(path: str, source: str = "the socket path") -> str:

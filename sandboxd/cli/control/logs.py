@@ -16,11 +16,11 @@ from sandboxd.cli.output import fail
 from sandboxd_client import programs
 from sandboxd_client.transport.activation import daemon_pid
 from sandboxd_client.transport.connection import usable_path
-from sandboxd_client.wire.location import log_path
+from sandboxd_client.wire.location import log_paths
 
 HELP = Help(
     "logs [-f]",
-    "Show the log of the daemon. It is kept when the daemon ends, in a file beside its socket or in systemd's journal.",
+    "Show the log of the daemon. It is kept when the daemon ends, in ~/.local/state/sandboxd or in systemd's journal.",
     (
         Option("-f", "go on with what is logged from now on"),
         Option("--follow", "the same as -f"),
@@ -57,7 +57,8 @@ def _log_file() -> str:
         agent = own_agent()
         if os.path.exists(agent.plist_path):
             return agent.log_path
-    return log_path(usable_path())
+    paths = log_paths(usable_path(), os.environ.get("HOME") or programs.home_of_the_user())
+    return max(filter(os.path.exists, paths), key=os.path.getmtime, default=paths[0])
 
 
 def _is_in_the_journal(path: str) -> bool:

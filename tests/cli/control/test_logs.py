@@ -36,16 +36,20 @@ def test_the_log_is_kept_over_a_stop_and_a_kill(identity: Identity) -> None:
     log = run(identity, "logs")
     for pid in pids:
         assert f"pid={pid}" in log
+    state = identity.home / ".local/state/sandboxd"
+    assert (state / "daemon.log").exists() and state.stat().st_mode & 0o777 == 0o700
+    line = f"ls {state}; cat {state}/daemon.log; echo x >>{state}/daemon.log; mv {state} {state}2"
+    done = identity.run(identity.command("run", "-c", line))
+    assert done.stdout == "" and len(done.stderr.splitlines()) >= 3
     assert log.count(" stopped") == 2
     assert all(json.loads(line)["event"] for line in run(identity, "logs", "--json").splitlines())
 
 
 @pytest.mark.parametrize("option", ["-f", "--follow"])
 def test_it_follows_into_the_next_file(identity: Identity, option: str) -> None:
-    path = identity.runtime / "sandboxd" / "daemon.log"
+    path = identity.home / ".local/state/sandboxd/daemon.log"
     record = {"event": "first", "level": "info", "timestamp": "2026-01-02T03:04:05Z", "a": "b c"}
     identity.write(path, json.dumps(record) + "\nTrace\x1b\n")
-    path.parent.chmod(0o700)
     env = identity.environment(TZ="UTC")
     with identity.popen(identity.command("logs", option), env=env, stdout=PIPE) as shown:
         assert shown.stdout is not None
