@@ -55,10 +55,10 @@ struct open_step {
     } option[]; /* set before anything else */
 };
 
-/* What is mounted on the path: itself; itself, read-only; the same, unless it is missing; the symbolic link that stands
- * there; what is mounted at another path. TAKE copies what is mounted there and lies below; PUT + n mounts tree n,
- * counted from those that came with the program. Where the place for it is gone, PUT drops it. */
-enum { SAME, READ_ONLY, READ_ONLY_IF_THERE, LINK, COPY, TAKE, PUT };
+/* What is mounted on the path: itself; itself, read-only; whatever the name stands for, links not followed, read-only;
+ * what is mounted at another path. TAKE copies what is mounted there and lies below. PUT + n mounts tree n, counted
+ * from those that came with the program. With IF_THERE a path that is gone or leads elsewhere gets no mount. */
+enum { SAME, READ_ONLY, ENTRY = 3, COPY, TAKE, PUT, IF_THERE = 1 << 16 };
 
 struct mount_step {
     uint32_t how, other; /* where the other path begins */
@@ -201,8 +201,13 @@ static long open_socket(const struct open_step *step, unsigned length) {
     return error == -EINPROGRESS ? 0 : error; /* the receiver sees how that ends */
 }
 
+static long seal(long tree) {
+    struct mount_attr sealed = {.attr_set = MOUNT_ATTR_RDONLY};
+    return call(mount_setattr, tree, "", AT_EMPTY_PATH | AT_RECURSIVE, &sealed, sizeof sealed);
+}
+
 /* A symbolic link has no descriptor that could be mounted on, so its directory is opened, and its name not followed. */
-static long mount_link(char *path) {
+static long mount_entry(char *path) {
     char *name = path + length_of(path);
     while (name > path && name[-1] != '/') {
         name--;
@@ -211,59 +216,45 @@ static long mount_link(char *path) {
         return -EINVAL;
     }
     name[-1] = 0;
-    long parent = open_path(name - 1 > path ? path : "/", O_DIRECTORY), tree = parent;
-    if (tree >= 0) {
-        tree = call(open_tree, parent, name, OPEN_TREE_CLONE | O_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+    long parent = open_path(name - 1 > path ? path : "/", O_DIRECTORY), tree = parent, error = parent;
+    if (parent >= 0) {
+        error = tree = call(open_tree, parent, name, OPEN_TREE_CLONE | O_CLOEXEC | AT_SYMLINK_NOFOLLOW | AT_RECURSIVE);
     }
-    return tree < 0 ? tree : call(move_mount, tree, "", parent, name, MOVE_MOUNT_F_EMPTY_PATH);
+    if (tree >= 0 && !(error = seal(tree))) {
+        error = call(move_mount, tree, "", parent, name, MOVE_MOUNT_F_EMPTY_PATH);
+    }
+    drop(tree);
+    drop(parent);
+    return error;
 }
 
 static long mount_one(const struct mount_step *step, unsigned length) {
     char *path = (char *)step->path, *end = path + length - sizeof *step;
-    if (end[-1] || step->other >= end - path) {
+    uint32_t how = step->how % IF_THERE;
+    if (end[-1] || step->other >= end - path || (how >= PUT && how - PUT >= taking)) {
         return -EINVAL;
     }
-    if (step->how == LINK) {
-        return mount_link(path);
+    if (how == ENTRY) {
+        return mount_entry(path);
     }
-    long target = open_path(path, 0), source = target, tree, error = 0;
-    if (step->how == READ_ONLY_IF_THERE && target == -ENOENT) {
-        return 0;
+    long target = open_path(path, 0), source = target, tree = target, error = target;
+    if (target >= 0 && how == COPY && (source = open_path(path + step->other, 0)) < 0) {
+        return -ESTALE; /* not that of a path that is gone */
     }
-    if (step->how >= PUT) {
-        if (step->how - PUT >= taking) {
-            return -EINVAL;
-        }
-        error = target < 0 ? target
-                           : call(move_mount, taken[step->how - PUT], "", target, "",
-                                  MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
-        return error == -ENOENT || error == -ENOTDIR || error == -ELOOP ? 0 : error;
+    if (target >= 0) {
+        error = tree = how >= PUT
+                           ? taken[how - PUT]
+                           : call(open_tree, source, "", OPEN_TREE_CLONE | O_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE);
     }
-    if (target >= 0 && step->how == COPY) {
-        source = open_path(path + step->other, 0);
-    }
-    if (target < 0 || source < 0) {
-        return target < 0 ? target : source;
-    }
-    tree = call(open_tree, source, "", OPEN_TREE_CLONE | O_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE);
-    if (tree < 0) {
-        return tree;
-    }
-    if (step->how == TAKE) {
+    if (tree >= 0 && how == TAKE) {
         return taking < MAX_TAKEN ? (taken[taking++] = (int)tree, 0) : -EMFILE;
     }
-    if (step->how == READ_ONLY || step->how == READ_ONLY_IF_THERE) {
-        error = call(mount_setattr, tree, "", AT_EMPTY_PATH | AT_RECURSIVE,
-                     &(struct mount_attr){.attr_set = MOUNT_ATTR_RDONLY}, sizeof(struct mount_attr));
-    }
-    if (!error) {
+    if (tree >= 0 && !(error = how == READ_ONLY ? seal(tree) : 0)) {
         error = call(move_mount, tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
     }
     drop(tree);
     drop(target);
-    if (source != target) {
-        drop(source);
-    }
+    drop(source == target ? -1 : source);
     return error;
 }
 
@@ -327,6 +318,10 @@ static _Noreturn void perform(int network, const int *mounts, long length) {
             error = open_socket(body, step->length);
         } else if (step->kind == MOUNT && *mounts >= 0 && step->length > sizeof(struct mount_step)) {
             error = mount_one(body, step->length);
+            if (((const struct mount_step *)body)->how & IF_THERE
+                && (error == -ENOENT || error == -ENOTDIR || error == -ELOOP)) {
+                error = 0;
+            }
         } else if (step->kind == CALL && step->length >= sizeof(struct call_step)
                    && !((const char *)body)[step->length - 1] && opened < MAX_SOCKETS && taking < MAX_TAKEN) {
             error = call_one(body, step->length);

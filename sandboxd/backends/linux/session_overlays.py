@@ -298,7 +298,7 @@ def cover(overlays: Sequence[Mount], inside: bytes) -> list[Step]:
         )
     tree = {path: number for number, path in enumerate([*points, *below])}
     taken: list[Step] = [LateMount(MountMethod.TAKE, path) for path in below]
-    return [*taken, *(LateMount(MountMethod.PUT, path, tree=tree[path]) for path in sorted(tree))]
+    return [*taken, *(LateMount(MountMethod.PUT, path, tree=tree[path], if_there=True) for path in sorted(tree))]
 
 
 def _tops(points: Sequence[str], inside: bytes) -> list[str]:

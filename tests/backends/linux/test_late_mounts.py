@@ -61,7 +61,7 @@ def inside(sandbox: subprocess.Popen[str]) -> int:
 
 
 def test_a_pinned_link_stays(work: Path, sandbox: subprocess.Popen[str]) -> None:
-    assert mount(inside(sandbox), LateMount(MountMethod.LINK, f"{work}/link")) == ""
+    assert mount(inside(sandbox), LateMount(MountMethod.ENTRY, f"{work}/link")) == ""
     output, _ = sandbox.communicate("rm link; mv link x; ln -sfn /etc/passwd link; cat link; echo; readlink link\n")
     assert output.count("Device or resource busy") == 3 and output.endswith("t\ntarget\n")
     assert (work / "link").readlink() == Path("target")
@@ -75,7 +75,7 @@ def test_without_it_the_link_goes(work: Path, sandbox: subprocess.Popen[str]) ->
 
 @pytest.mark.parametrize("name", ["none", "none/link"])
 def test_what_cannot_be_pinned_is_said(work: Path, sandbox: subprocess.Popen[str], name: str) -> None:
-    said = mount(inside(sandbox), LateMount(MountMethod.LINK, f"{work}/{name}"))
+    said = mount(inside(sandbox), LateMount(MountMethod.ENTRY, f"{work}/{name}"))
     assert said == f"cannot pin {work}/{name}: No such file or directory"
 
 
@@ -101,21 +101,34 @@ def test_no_symlink_on_the_way_is_followed(work: Path, sandbox: subprocess.Popen
     (work / "d" / "f").write_text("")
     (work / "way").symlink_to("d")
     pid = inside(sandbox)
-    for how, verb in (
-        (MountMethod.READ_ONLY, "mount"),
-        (MountMethod.READ_ONLY_IF_THERE, "mount"),
-        (MountMethod.LINK, "pin"),
-    ):
+    for how, verb in ((MountMethod.READ_ONLY, "mount"), (MountMethod.ENTRY, "pin")):
         said = mount(pid, LateMount(how, f"{work}/way/f"))
         assert said == f"cannot {verb} {work}/way/f: Too many levels of symbolic links"
     assert mount(pid, LateMount(MountMethod.READ_ONLY, f"{work}/d/f")) == ""
 
 
+def test_a_file_or_directory_in_the_place_of_a_link(work: Path, sandbox: subprocess.Popen[str]) -> None:
+    """It is read-only as well: the plan saw a link there."""
+    (work / "d").mkdir()
+    (work / "f").write_text("")
+    assert mount(inside(sandbox), *(LateMount(MountMethod.ENTRY, f"{work}/{name}") for name in "df")) == ""
+    output, _ = sandbox.communicate("touch d/x; echo x > f; rm f; rmdir d; touch g\n")
+    assert output.count("Read-only file system") == 2 and output.count("busy") == 2, output
+    assert (work / "g").exists()
+
+
 def test_what_may_be_missing(work: Path, sandbox: subprocess.Popen[str]) -> None:
     (work / "here").write_text("")
-    pid = inside(sandbox)
-    there = [LateMount(MountMethod.READ_ONLY_IF_THERE, f"{work}/{name}") for name in ("none", "none/none", "here")]
-    assert mount(pid, *there) == ""
+    (work / "way").symlink_to(".")
+    pid, missing = inside(sandbox), ("none", "none/none", "here/none", "way/here")
+    there = [
+        LateMount(how, f"{work}/{name}", "/usr" * (how is MountMethod.COPY), if_there=True)
+        for how in (MountMethod.SAME, MountMethod.READ_ONLY, MountMethod.ENTRY, MountMethod.COPY)
+        for name in missing
+    ]
+    assert mount(pid, *there, LateMount(MountMethod.READ_ONLY, f"{work}/here", if_there=True)) == ""
+    model = LateMount(MountMethod.COPY, f"{work}/here", f"{work}/none", if_there=True)
+    assert mount(pid, model) == f"cannot mount {work}/here: Stale file handle", "the model of a mask has to be there"
     output, _ = sandbox.communicate("echo x > here; echo x > none\n")
     assert output.count("Read-only file system") == 1 and (work / "none").exists()
 

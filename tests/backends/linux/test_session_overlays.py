@@ -24,11 +24,11 @@ def test_topmost_mounts_below_are_taken_and_put_again() -> None:
     steps = cover(overlays("/tmp", "/home/u"), inside)
     assert steps == [
         *(LateMount(MountMethod.TAKE, path) for path in ("/home/u/p", "/tmp/a b", "/tmp/w")),
-        LateMount(MountMethod.PUT, "/home/u", tree=1),
-        LateMount(MountMethod.PUT, "/home/u/p", tree=2),
-        LateMount(MountMethod.PUT, "/tmp", tree=0),
-        LateMount(MountMethod.PUT, "/tmp/a b", tree=3),
-        LateMount(MountMethod.PUT, "/tmp/w", tree=4),
+        LateMount(MountMethod.PUT, "/home/u", tree=1, if_there=True),
+        LateMount(MountMethod.PUT, "/home/u/p", tree=2, if_there=True),
+        LateMount(MountMethod.PUT, "/tmp", tree=0, if_there=True),
+        LateMount(MountMethod.PUT, "/tmp/a b", tree=3, if_there=True),
+        LateMount(MountMethod.PUT, "/tmp/w", tree=4, if_there=True),
     ]
 
 

@@ -100,7 +100,8 @@ def _render(view: FileView, cwd: str, weaker: bool, root: bool, entries: tuple[M
         )
     size = sum(len(option.encode("utf-8", "surrogateescape")) + 1 for option in options)
     needs_file = len(options) > MOST_OPTIONS or size > MOST_BYTES
-    settings = tuple(LateMount(MountMethod.READ_ONLY_IF_THERE, path) for path in KERNEL_SETTINGS if root and not weaker)
+    configuring = KERNEL_SETTINGS if root and not weaker else ()
+    settings = tuple(LateMount(MountMethod.READ_ONLY, path, if_there=True) for path in configuring)
     late, roots = (*settings, *parts.late), writable_roots(view)
     return BwrapOptions(tuple(options), needs_file, early, late, roots, view.overlays, view.tmp_size)
 

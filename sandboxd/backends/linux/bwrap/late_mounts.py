@@ -30,7 +30,7 @@ class Split:
 
 def split(view: FileView) -> Split:
     """Divide all effective mounts of a view."""
-    links = tuple(LateMount(MountMethod.LINK, path) for path in view.open_links)
+    links = tuple(LateMount(MountMethod.ENTRY, path) for path in view.open_links)
     late = _late_ones(view.mounts)
     early = tuple(
         mount for mount in view.mounts if mount.target not in late and mount.operation is not Operation.OVERLAY

@@ -51,8 +51,7 @@ class LateNames:
             with contextlib.ExitStack() as opened:
                 mounts, network = (self._open(opened, kind) for kind in ("mnt", "net"))
                 for name in names:
-                    how = MountMethod.LINK if os.path.islink(name) else MountMethod.READ_ONLY
-                    program = NamespaceProgram.of((LateMount(how, name),))
+                    program = NamespaceProgram.of((LateMount(MountMethod.ENTRY, name, if_there=True),))
                     begun = asyncio.ensure_future(self._worker.start(network, program, mounts))
                     self._begun.add(begun)
                     begun.add_done_callback(self._done)

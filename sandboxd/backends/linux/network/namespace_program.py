@@ -100,10 +100,8 @@ class MountMethod(IntEnum):
     """The existing file or directory."""
     READ_ONLY = 1
     """The existing file or directory, read-only."""
-    READ_ONLY_IF_THERE = 2
-    """READ_ONLY, or no mount where the path does not exist."""
-    LINK = 3
-    """The existing symlink."""
+    ENTRY = 3
+    """Whatever stands at the name, read-only; no symlink is followed."""
     COPY = 4
     """The mount at the source."""
     TAKE = 5
@@ -111,23 +109,35 @@ class MountMethod(IntEnum):
     PUT = 6
     """The tree of this number: those that come with the program, then the copies."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> MountMethod | None:
+        """Read the number of an earlier version, for a path that might be missing."""
+        return cls.READ_ONLY if value == 2 else None
+
+
+_IF_THERE = 1 << 16
+
 
 @dataclass(frozen=True, slots=True)
 class LateMount:
-    """One mount in the sandbox's mount namespace; `source` is for COPY, `tree` for PUT."""
+    """One mount in the sandbox's mount namespace; `source` is for COPY, `tree` for PUT.
+
+    `if_there`: no mount where the path has gone, or leads elsewhere by now."""
 
     how: MountMethod
     target: str
     source: str = ""
     tree: int = 0
+    if_there: bool = False
 
     @property
     def purpose(self) -> str:
-        return f"pin {self.target}" if self.how is MountMethod.LINK else f"mount {self.target}"
+        return f"pin {self.target}" if self.how is MountMethod.ENTRY else f"mount {self.target}"
 
     def encode(self) -> bytes:
         target, source = os.fsencode(self.target), os.fsencode(self.source)
-        return _step(3, _MOUNT.pack(self.how + self.tree, len(target) + 1) + target + b"\0" + source + b"\0")
+        how = self.how + self.tree | (_IF_THERE if self.if_there else 0)
+        return _step(3, _MOUNT.pack(how, len(target) + 1) + target + b"\0" + source + b"\0")
 
 
 class Then(IntEnum):

@@ -14,7 +14,6 @@ from sandboxd.backends.linux.bwrap.bwrap_options import (
     probe_options,
     render,
 )
-from sandboxd.backends.linux.network.namespace_program import MountMethod
 from sandboxd.plan.environment import EnvironmentChange
 from sandboxd.plan.filesystem.mounts import FileView, Mount, Operation
 from sandboxd.plan.plan import Plan
@@ -103,7 +102,7 @@ def test_for_root_the_settings_of_the_kernel_are_read_only() -> None:
     made = plan(Mount(Operation.PROCESSES, "/proc"), Mount(Operation.MASK_FILE, "/proc/sys/x", "/mask"))
     rendered = render(made, root=True)
     assert rendered.options[:5] == ("--proc", "/proc", "--ro-bind", "/mask", "/proc/sys/x")
-    settings = [mount.target for mount in rendered.late if mount.how is MountMethod.READ_ONLY_IF_THERE]
+    settings = [mount.target for mount in rendered.late if mount.if_there]
     assert settings == list(KERNEL_SETTINGS)
     assert not render(made).late and not render(made, root=True, weaker=True).late
 

@@ -25,7 +25,7 @@ def view_of(**marks: tuple[Mark, PathKind]) -> FileView:
 def test_the_root_is_left_to_bubblewrap() -> None:
     view = FileView((Mount(Operation.READ_ONLY, "/", "/"),), open_links=("/w/link",))
     assert split(view).early == view.mounts
-    assert split(view).late == (LateMount(MountMethod.LINK, "/w/link"),)
+    assert split(view).late == (LateMount(MountMethod.ENTRY, "/w/link"),)
 
 
 def test_the_first_of_each_mask_is_the_model_of_the_others() -> None:
