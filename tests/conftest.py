@@ -25,8 +25,8 @@ from hypothesis import settings as hypothesis_settings
 from support import processes
 from support.bubblewrap import install_newest
 from support.daemons import DaemonProcess, StartDaemon, start_daemon_process
+from support.forks import close_forkers
 from support.hands import Hands
-from support.lab import close_runners
 from support.origin import Origin, serve_origin
 from support.processes import Births, there_now
 from support.snapshot import HostWatch
@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    close_runners()
+    close_forkers()
     if config.getoption("numprocesses", None):
         close_turns()
 

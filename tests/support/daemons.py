@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.forks import ForkedDaemon, is_alike
 from support.users import Identity
 from support.waiting import wait_until
 
@@ -74,25 +75,32 @@ def start_daemon_process(
     arguments: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     through: Sequence[str] = (),
+    executed: bool = False,
 ) -> DaemonProcess:
     """Starts the daemon and waits until it answers on its socket. `settings` become the user's settings file, `resolve`
     pins names to addresses, `through` is a program that runs the daemon. The log is outside the directories that a
-    snapshot compares."""
+    snapshot compares. `executed` is for tests that look at the process itself: else it is forked where it can be."""
     if settings is not None:
         identity.write(identity.home / ".claude" / "settings.json", json.dumps(settings))
     address = identity.runtime / "sandboxd" / "sandboxd.sock"
     pins = [word for name, target in (resolve or {}).items() for word in ("--resolve", f"{name}={target}")]
     log = identity.write(identity.base / "daemon.log", "")
+    words = [*through, *identity.command("serve", "--socket", str(address), *pins, *arguments)]
+    environment = identity.environment(**(env or {}))
+    process: subprocess.Popen[bytes]
     with log.open("ab") as stream:
-        process = identity.popen(
-            [*through, *identity.command("serve", "--socket", str(address), *pins, *arguments)],
-            cwd=identity.home,
-            env=identity.environment(**(env or {})),
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-            start_new_session=True,
-        )
+        if not through and not executed and is_alike(identity, env or {}):
+            process = ForkedDaemon(identity, words, environment, identity.home, stream.fileno())
+        else:
+            process = identity.popen(
+                words,
+                cwd=identity.home,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,
+            )
     daemon = DaemonProcess(identity, process, address, log)
     try:
         wait_until(lambda: process.poll() is not None or accepts(address), "the daemon listens")

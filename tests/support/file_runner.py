@@ -3,7 +3,7 @@ answer a line out. A request has `tree` (a case of the reference model) or `shel
 
 Its argument is a directory of its own. Or, because importing our code takes longer than most cases: the number of a
 socket, over which come connections, each with the directory, the environment and the working directory of a runner for
-that connection alone.
+that connection alone, or with the words that start a daemon.
 
 Uses nothing of the tests, because an ordinary user may not be able to read them.
 """
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import array
 import asyncio
+import gc
+import importlib
 import json
 import os
 import resource
@@ -28,6 +30,7 @@ from sandboxd.backends.linux.backend import territory_of
 from sandboxd.backends.linux.bwrap.bwrap_options import render
 from sandboxd.backends.linux.bwrap.sandbox_setup import programs_of
 from sandboxd.backends.linux.network.namespace_program import ANSWER_SIZE, COMPLETE, LateMount, ProgramResult
+from sandboxd.cli.main import main
 from sandboxd.errors import DaemonError
 from sandboxd.host.fact_source import HostFacts
 from sandboxd.host.git.repository_cleanup import RepositoryCleanup
@@ -314,28 +317,56 @@ async def answer_requests(base: str, requests: TextIO, answers: TextIO) -> None:
     runner.late.close()
 
 
-def fork_runners(control: socket.socket) -> None:
-    """Until the other end is closed."""
+def answer_forever(base: str, connection: socket.socket) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))  # as the daemon does
+    with connection.makefile("r") as requests, connection.makefile("w") as answers:
+        asyncio.run(answer_requests(base, requests, answers))
+
+
+def serve(words: list[str], connection: socket.socket, output: int) -> None:
+    """Become the daemon that `words` start, as far as code can tell. It tells its number once it has been orphaned:
+    the process of the tests adopts it, and can wait for it from then on."""
+    parent = os.getpid()
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    while os.getppid() == parent:
+        os.sched_yield()
+    for descriptor in (1, 2):
+        os.dup2(output, descriptor)
+    os.close(output)
+    with connection:
+        connection.send(str(os.getpid()).encode())
+    importlib.reload(sys.modules["sandboxd_test_hook"])  # for this environment
+    sys.argv = words
+    sys.orig_argv = [sys.executable, "-I", *words]
+    main()
+
+
+def fork_forever(control: socket.socket) -> None:
+    """A laboratory (its directory) or a daemon (its words) for each request, until the other end is closed."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # they are not waited for
-    while (received := socket.recv_fds(control, 65536, 1))[0]:
-        message, (descriptor,), *_ = received
+    gc.freeze()
+    while (received := socket.recv_fds(control, 65536, 2))[0]:
+        message, (descriptor, *output), *_ = received
         with socket.socket(fileno=descriptor) as connection:
             if os.fork() == 0:
                 control.close()
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                base, environment, cwd = json.loads(message)
+                words, environment, cwd = json.loads(message)
                 os.environ.clear()
                 os.environ.update(environment)
                 os.chdir(cwd)
-                with connection.makefile("r") as requests, connection.makefile("w") as answers:
-                    asyncio.run(answer_requests(base, requests, answers))
-                return
+                return serve(words, connection, *output) if output else answer_forever(words[0], connection)
+        for one in output:
+            os.close(one)
 
 
 if __name__ == "__main__":
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))  # as the daemon does
     if sys.argv[1].isdigit():
-        fork_runners(socket.socket(fileno=int(sys.argv[1])))
+        importlib.import_module("sandboxd.app.process")
+        importlib.import_module("sandboxd.cli.control.serve")
+        fork_forever(socket.socket(fileno=int(sys.argv[1])))
     else:
         asyncio.run(answer_requests(sys.argv[1], sys.stdin, sys.stdout))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,10 +18,9 @@ from types import TracebackType
 from typing import Any, TypedDict, Unpack
 
 from sandboxd.policy.paths.rule_paths import PathScope, expand_rule_path
-from support import processes
+from support.forks import ask, end_forker, forker_of, start_forker
 from support.users import Identity
 
-RUNNER = Path(__file__).with_name("file_runner.py")
 GIT = {
     "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@a.test",
     "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@a.test",
@@ -70,32 +68,20 @@ class Rules(TypedDict, total=False):
     env: dict[str, str]
 
 
-_runners: dict[int, tuple[subprocess.Popen[bytes], socket.socket]] = {}
-"""For each user the process that has our code loaded and forks a runner for each laboratory, and how to ask it."""
-
-
-def close_runners() -> None:
-    """When the tests have ended."""
-    for process, control in _runners.values():
-        _end_runners(process, control)
-    _runners.clear()
-
-
 class Lab:
     """Runs as `identity`, in its workspace unless told otherwise. Keeps one process, so rules and scans stay warm.
     `here`: it is started by the calling thread, and sees the mounts that this one sees."""
 
     def __init__(self, identity: Identity, *, here: bool = False) -> None:
         self.identity = identity
-        self._own = _start_runners(identity) if here else None
+        self._own = start_forker(identity) if here else None
         self.home = identity.home
         self.workspace = identity.workspace
         self._connection, theirs = socket.socketpair()
         with theirs:
             theirs.setblocking(True)
-            place = [str(_make(identity)), identity.environment(), str(identity.workspace)]
-            control = _runners_of(identity) if self._own is None else self._own[1]
-            socket.send_fds(control, [json.dumps(place).encode()], [theirs.fileno()])
+            forker = self._own or forker_of(identity)
+            ask(forker, [str(_make(identity))], identity.environment(), identity.workspace, theirs.fileno())
         self._requests = self._connection.makefile("w")
         self._answers = self._connection.makefile("r")
 
@@ -111,7 +97,7 @@ class Lab:
         for stream in (self._requests, self._answers, self._connection):
             stream.close()
         if self._own is not None:
-            _end_runners(*self._own)
+            end_forker(self._own)
         assert not rest or kind, rest
 
     def run(self, shell: str, **rules: Unpack[Rules]) -> Done:
@@ -143,31 +129,6 @@ class Lab:
         done = self.identity.run(["/bin/sh", "-ec", shell], cwd=cwd or self.workspace, env=environment)
         assert not check or done.returncode == 0, done.stderr
         return done.stdout
-
-
-def _runners_of(identity: Identity) -> socket.socket:
-    if identity.uid not in _runners:
-        _runners[identity.uid] = _start_runners(identity)
-        processes.residents.add(_runners[identity.uid][0].pid)
-    return _runners[identity.uid][1]
-
-
-def _start_runners(identity: Identity) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    # Each message is one request; without a file, because nothing of this person outlives the test.
-    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        process = identity.popen(
-            identity.python("-c", RUNNER.read_text(), str(theirs.fileno())),
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-        )
-    return process, control
-
-
-def _end_runners(process: subprocess.Popen[bytes], control: socket.socket) -> None:
-    control.close()
-    process.wait(timeout=30)
 
 
 def _make(identity: Identity) -> Path:
