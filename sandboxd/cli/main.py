@@ -23,6 +23,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("ps", "execution.ps", "list the commands that run, with ports, processor time and memory"),
     ("kill", "execution.kill", "end running commands"),
     ("status", "control.status", "show the running daemon, its settings, sessions and layers"),
+    ("start", "control.start", "start the daemon, unless it runs"),
     ("stop", "control.stop", "end the daemon and everything it runs"),
     ("restart", "control.restart", "replace the daemon; running commands go on"),
     ("check", "control.check", "check what this host can enforce, with a remedy for each failing step"),

@@ -6,15 +6,18 @@ import inspect
 import subprocess
 import sys
 
+import pytest
+
 from sandboxd_client import aio, client
 from sandboxd_client.running import aio_process, process
 from sandboxd_client.transport import aio_connection, sharing
 from support.users import CHECKOUT
 
 
-def test_the_blocking_client_is_what_the_source_makes() -> None:
+@pytest.mark.parametrize("generator", ["generate_sync.py", "generate_node.py"])
+def test_what_is_generated_is_what_the_source_makes(generator: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(CHECKOUT / "client" / "generate_sync.py"), "--check"], capture_output=True, text=True
+        [sys.executable, str(CHECKOUT / "client" / generator), "--check"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
