@@ -46,6 +46,8 @@ SETTLING_S = 0.4
 PREPARING_S = 5.0
 """Seconds that sandbox set-ups may take, which processes of their own complete."""
 LOOK_S = 0.01
+OF_COMMAND = 24
+"""Descriptors of a command and its session, besides connections, that find room in the manager's store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +97,15 @@ class RunningDaemon:
     state: DaemonState
 
 
-async def hand_over(parts: RunningDaemon) -> Outgoing:
+async def hand_over(parts: RunningDaemon, for_manager: bool = False) -> Outgoing:
     """Release everything that the next daemon can continue.
+
+    `for_manager`: the service manager passes it on, in a store of limited capacity.
 
     Leaving the daemon's context afterwards ends nothing. An error ends everything, also the parts that were released
     before: no daemon can continue a fraction of the state."""
     outgoing = Outgoing()
+    outgoing.for_manager = for_manager
     try:
         await _hand_over(parts, outgoing)
     except BaseException:
@@ -119,6 +124,8 @@ async def _hand_over(parts: RunningDaemon, outgoing: Outgoing) -> None:
     connections.pause()
     connections.stop_accepting()
     sessions.pause()
+    if outgoing.for_manager and parts.crash_store is not None and (most := await parts.crash_store.capacity()):
+        outgoing.cut += await _shed(parts, most)
     await _settled(parts)
     await parts.launch_handover.prepared(PREPARING_S)
     connections.pause()  # also connections accepted in the meantime
@@ -168,6 +175,16 @@ async def _settled(parts: RunningDaemon) -> None:
         busy = parts.connections.is_busy or parts.sessions.is_busy or parts.prompts.is_answering
         if not busy or time.monotonic() >= until:
             return
+
+
+async def _shed(parts: RunningDaemon, most: int) -> int:
+    """Cut the connections for which a store of this capacity has no room; return their number.
+
+    The store drops what is too much, and all that a part needs is in it or the part is lost. So no command's tunnels
+    take the room of other commands, and no client's connections that of other clients."""
+    commands = sum(1 for session in parts.sessions.all() for _ in session.commands())
+    room = max(most - OF_COMMAND * (commands + 1), 0)
+    return parts.connections.shed(room // 2) + await parts.sessions.shed(room // 2 // max(commands, 1))
 
 
 @dataclass(frozen=True, slots=True)

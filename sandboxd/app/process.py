@@ -159,8 +159,7 @@ async def _serve(
                 restarts = stop.restart or for_manager
                 log.info("restarting" if restarts else "stopping", reason=reason)
                 if restarts:
-                    outgoing, chosen = await hand_over(daemon), daemon.restarting.chosen or program
-                    outgoing.for_manager = for_manager
+                    outgoing, chosen = await hand_over(daemon, for_manager), daemon.restarting.chosen or program
                     outgoing.ends_at_once = lambda: stop.restart and stop.overruled
             manager.stopping() if outgoing is None else manager.restarting(for_manager)
         running = None

@@ -18,13 +18,17 @@ from sandboxd.handover.document import Incoming
 
 DAEMON: Final = "daemon"
 """Key of the daemon's own entry; sessions and commands have their ids."""
-_NAME = re.compile(r"sandboxd-kept-(daemon|s-[0-9a-f]{1,64}|[0-9a-f]{1,64})(?:\.([0-9]{1,9}))?")
+LONGEST_KEY: Final = 12
+"""Characters of a key in a name."""
+_NAME = re.compile(r"sandboxd-k(?:ept-)?(daemon|s-[0-9a-f]{1,64}|[0-9a-f]{1,64})(?:\.([0-9]{1,9}))?")
 _HEADER = struct.Struct("<QQ")
 
 
 def name_of(key: str, number: int | None = None) -> str:
-    """Return the name of a memory file, or of its descriptor `number`."""
-    return f"sandboxd-kept-{key}" + ("" if number is None else f".{number}")
+    """Return the name of a memory file, or of its descriptor `number`.
+
+    It is short: the manager passes all names in one variable of the environment (`descriptor_store.MOST`)."""
+    return f"sandboxd-k{key[:LONGEST_KEY]}" + ("" if number is None else f".{number}")
 
 
 def parse_name(name: str) -> tuple[str, int | None] | None:

@@ -23,14 +23,14 @@ VERSIONS: Mapping[str, int] = {
     "bridge": 1,
     "launch": 1,
     "overlay": 1,
-    "session": 1,
+    "session": 2,
     "questions": 1,
     "connection": 1,
 }
 """Versions of the written records; fields with defaults change none."""
 
-READABLE: Mapping[str, frozenset[int]] = {kind: frozenset({version}) for kind, version in VERSIONS.items()}
-"""Versions that this program reads: its own, and the one before if any."""
+READABLE: Mapping[str, frozenset[int]] = {kind: frozenset({1, version}) for kind, version in VERSIONS.items()}
+"""Versions that this program reads: its own, and the one before. Sessions of version 1 have no tunnels with pipes."""
 
 T = TypeVar("T")
 

@@ -251,6 +251,15 @@ class ProxyServer:
             self.names.names,
         )
 
+    async def shed(self, most: int) -> int:
+        """Reset the newest connections, so that they have at most so many descriptors; return their number."""
+        ending = [task for place, task in enumerate(self._tasks) if 2 * (place + 1) > most]
+        for task in ending:
+            task.cancel()
+        if ending:
+            await asyncio.wait(ending)
+        return len(ending)
+
     async def hand_over(self) -> tuple[ProxyRecord, int]:
         """Release everything; return the record and the number of reset connections."""
         self.pause()

@@ -90,6 +90,17 @@ class Connections:
             self._acceptor.close()
             self._acceptor = None
 
+    def shed(self, most: int) -> int:
+        """Cut connections of the processes with most, until there are at most so many; return their number."""
+        cut = 0
+        of_one: dict[object, list[RpcConnection]] = {}
+        for connection in self._open:
+            of_one.setdefault(connection.caller.process, []).append(connection)
+        while len(self._open) - cut > most:
+            max(of_one.values(), key=len).pop().cut("the service manager has no room for all connections")
+            cut += 1
+        return cut
+
     async def hand_over(self) -> list[tuple[RpcConnection, ConnectionRecord]]:
         """Release every connection to the next daemon.
 

@@ -248,6 +248,11 @@ class Sessions:
                 if command.proxies is not None:
                     command.proxies.pause()
 
+    async def shed(self, most: int) -> int:
+        """Reset connections of each command, so that they have at most so many descriptors; return their number."""
+        every = [command for session in self.all() for command in session.commands()]
+        return sum([await one.proxies.shed(most) for one in every if one.proxies is not None])
+
     async def hand_over(
         self, outgoing: Outgoing, owner: Callable[[object], str], settings: Callable[[SandboxSession], object]
     ) -> None:

@@ -454,6 +454,40 @@ if os.geteuid() == 0:
             manager.systemctl("stop", SOCKET, SERVICE)
             assert manager.show(SERVICE, "Result") == "success", manager.journal()
 
+    TUNNELS = """
+import os, socket, threading, time
+from urllib.parse import urlsplit
+listener = socket.create_server(("127.0.0.1", 0))
+port, proxy, kept = listener.getsockname()[1], urlsplit(os.environ["HTTP_PROXY"]), []
+for _ in range(60):
+    kept.append(socket.create_connection((proxy.hostname, proxy.port)))
+    kept[-1].sendall(f"CONNECT 127.0.0.1:{port} HTTP/1.1\\r\\n\\r\\n".encode())
+    kept[-1].recv(1000)
+    kept.append(listener.accept()[0])
+open("begun", "w").close()
+time.sleep(1000)
+"""
+
+    @as_a_user
+    def test_tunnels_take_no_room_of_others_in_the_store(installation: Installation) -> None:
+        manager, identity = installation.manager, installation.identity
+        workspace = identity.workspace
+        identity.write(installation.units / f"{SERVICE}.d" / "small.conf", "[Service]\nFileDescriptorStoreMax=100\n")
+        installation.done("service", "install", "--now")
+        line = "touch started; until test -e go; do sleep 0.05; done; curl -sS http://no.test/ >answer; exit 7"
+        run = (installation.program, "run", "--cwd", str(workspace))
+        with (
+            manager.running(*run, "/usr/bin/python3", "-c", TUNNELS, PYTHONPATH="") as tunnels,
+            manager.running(*run, "-c", line, PYTHONPATH="") as other,
+        ):
+            wait_until(lambda: all((workspace / name).exists() for name in ("begun", "started")), "both run")
+            manager.systemctl("restart", SERVICE)
+            restarted = json.loads(installation.done("status", "--json"))["restarted"]
+            assert restarted["lost"] == [] and restarted["cut"] > 20, (restarted, manager.journal())
+            identity.write(workspace / "go", "")
+            assert other.wait(60) == 7 and tunnels.poll() is None
+            assert "Blocked by the sandbox" in (workspace / "answer").read_text()
+
     @as_a_user
     def test_foreign_descriptors_in_the_store_stop_no_start(installation: Installation) -> None:
         """More than the 1,024 that systemd lets a service open unless the unit says otherwise."""

@@ -6,18 +6,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sandboxd.daemon.restart.descriptor_store import MOST
 from sandboxd.errors import HostError
-from sandboxd.handover.crash_documents import DAEMON, Extent, document_in, gathered, name_of, parse_name
+from sandboxd.handover.crash_documents import (
+    DAEMON,
+    LONGEST_KEY,
+    Extent,
+    document_in,
+    gathered,
+    name_of,
+    parse_name,
+)
 from sandboxd.handover.document import Incoming, Part
 
 KEYS = [DAEMON, "s-0123456789ab", "0123456789abcdef0123456789abcdef"]
 
 
 @pytest.mark.parametrize("key", KEYS)
-@pytest.mark.parametrize("number", [None, 0, 7, 999_999_999])
+@pytest.mark.parametrize("number", [None, 0, 7, 999_999])
 def test_a_name_says_what_it_was_made_from(key: str, number: int | None) -> None:
     name = name_of(key, number)
-    assert parse_name(name) == (key, number)
+    assert parse_name(name) == (key[:LONGEST_KEY], number)
+    earlier = f"sandboxd-kept-{key}" + ("" if number is None else f".{number}")
+    assert parse_name(earlier) == (key, number)
+    assert MOST * (len(name) + 1) < 127 << 10, "all are one variable of an environment"
     assert len(name) <= 255 and ":" not in name and name.isascii() and name.isprintable()
 
 

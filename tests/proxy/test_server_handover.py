@@ -146,3 +146,22 @@ async def test_an_unresumable_connection_costs_only_itself(caplog: pytest.LogCap
         assert "cannot resume a connection" in caplog.text
         assert (await proxies.ask_http(b"CONNECT no.test:1 HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 403 ")
         await after.aclose()
+
+
+async def test_connections_without_room_are_reset_first() -> None:
+    async with scripted_origin(talk) as origin, running_proxies("ok.test") as proxies:
+        wires = [await proxies.tunnel(f"ok.test:{origin.port}") for _ in range(5)]
+        assert await proxies.server.shed(4) == 3
+        record, cut = await proxies.server.hand_over()
+        assert (len(record.tunnels), cut) == (2, 0)
+        after = successor(proxies)
+        after.resume(record)
+        for place, (reader, writer) in enumerate(wires):
+            if place < 2:
+                writer.write(b"still there\n")
+                assert await reader.readline() == b"STILL THERE\n"
+            else:
+                with pytest.raises(ConnectionResetError):
+                    await reader.readline()
+            await finish(writer)
+        await after.aclose()

@@ -561,3 +561,12 @@ async def test_who_goes_while_connections_are_handed_over_goes_along(door: Door,
         finally:
             for _, record in handed:
                 os.close(record.socket)
+
+
+async def test_connections_without_room_are_cut_before_a_hand_over(door: Door) -> None:
+    async with contextlib.AsyncExitStack() as clients:
+        for _ in range(5):
+            await clients.enter_async_context(door.client())
+        await wait_until_async(lambda: len(door.connections) == 5)
+        assert (door.connections.shed(5), door.connections.shed(2)) == (0, 3)
+        await wait_until_async(lambda: len(door.lost) == 3 and len(door.connections) == 2)

@@ -134,6 +134,12 @@ class CrashStore:
             self._timer.cancel()
             self._timer = None
 
+    async def capacity(self) -> int:
+        """Return the number of descriptors that the manager keeps."""
+        if self._capacity < 0:
+            self._capacity = await self._store.capacity()
+        return self._capacity
+
     async def close(self) -> None:
         """Remove everything from the store. Idempotent."""
         self.pause()
@@ -151,8 +157,7 @@ class CrashStore:
 
     async def _work(self) -> None:
         try:
-            if self._capacity < 0:
-                self._capacity = await self._store.capacity()
+            await self.capacity()
             more = True
             tried: set[str] = set()
             while more and not self._paused:

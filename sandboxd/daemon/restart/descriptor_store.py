@@ -33,6 +33,9 @@ STATE = "sandboxd-state"
 TAKEN_WITHIN_S = 10.0
 """Seconds that the manager may take, before it would kill the daemon."""
 ASKED_WITHIN_S = 5.0
+MOST = 4096
+"""Most descriptors that are stored. The names of all are one variable of the environment of the next daemon, for which
+the kernel has 128 KiB (execve(2)): with longer ones no program can be started."""
 MOST_BYTES = 64 << 20
 """Most bytes of a memory file. A thousand commands take less than one MiB."""
 _NAME = re.compile(r"sandboxd-(?:state|[0-9]{1,9})")
@@ -50,8 +53,9 @@ def keep(address: str, outgoing: Outgoing) -> None:
             file.write(outgoing.text())
         with _connected(address) as manager:
             _store(manager, STATE, state)
-            for number in outgoing.descriptors:
-                _store(manager, f"sandboxd-{number}", number)
+            for part in sorted(outgoing.parts, key=lambda part: part.kind in ("session", "connection")):
+                for number in part.descriptors:  # the last ones are dropped if there are too many
+                    _store(manager, f"sandboxd-{number}", number)
             _await_taken(manager)
     finally:
         os.close(state)
@@ -208,11 +212,11 @@ class Store:
 
     async def capacity(self) -> int:
         """Return the capacity; 0 when there is no store or it is unknown."""
-        if self._size.isdecimal():
-            return int(self._size)
-        unit, _ = unit_of(_own_groups())
-        answer = await _ask("show", "--property=FileDescriptorStoreMax", "--value", unit) if unit else ""
-        return int(answer) if answer.strip().isdecimal() else 0
+        size = self._size
+        if not size.isdecimal():
+            unit, _ = unit_of(_own_groups())
+            size = await _ask("show", "--property=FileDescriptorStoreMax", "--value", unit) if unit else ""
+        return min(int(size), MOST) if size.strip().isdecimal() else 0
 
     def send(self, messages: Sequence[ManagerMessage]) -> None:
         """Send messages in order; blocks on the manager. Raises OSError."""

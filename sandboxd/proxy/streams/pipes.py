@@ -6,16 +6,13 @@ import contextlib
 import errno
 import fcntl
 import os
-import resource
 from typing import Final
 
-LARGE: Final = 1 << 20
-"""The maximum for an ordinary user. Measured: 1 MiB moves twice as much as 64 KiB, with half the work."""
-SMALL: Final = 1 << 16
-MOST_LARGE: Final = 32
-"""Half of the kernel's limit for one user (pipe-user-pages-soft in pipe(7): 64 MiB)."""
-MOST_SMALL: Final = 448
-"""Nearly the other half. Beyond it a new pipe would hold two pages, and copying is faster."""
+SIZE: Final = 1 << 20
+"""The maximum for an ordinary user. Measured: 64 KiB takes nearly twice the processor time, as copying does."""
+LEAST: Final = 1 << 17
+MOST: Final = 32
+"""Half of the kernel's limit for one user (pipe-user-pages-soft in pipe(7): 64 MiB). Without one the relay copies."""
 MOST_IDLE: Final = 8
 
 
@@ -24,13 +21,14 @@ class Pipe:
 
     __slots__ = ("reader", "size", "writer")
 
-    def __init__(self, size: int) -> None:
-        """Open a pipe. Raises OSError without descriptors, or for a tiny pipe."""
-        self.reader, self.writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(self.writer, fcntl.F_SETPIPE_SZ, size)
+    def __init__(self, ends: tuple[int, ...] = ()) -> None:
+        """Open a pipe, or take over its ends. Raises OSError without descriptors, or for a small pipe."""
+        self.reader, self.writer = ends or os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        if not ends:
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(self.writer, fcntl.F_SETPIPE_SZ, SIZE)
         self.size = fcntl.fcntl(self.writer, fcntl.F_GETPIPE_SZ)
-        if self.size < SMALL:
+        if not ends and self.size < LEAST:
             self.close()
             raise OSError(errno.EMFILE, "the user has too many pipes")
 
@@ -46,26 +44,30 @@ class PipePool:
 
     def __init__(self) -> None:
         self._idle: list[Pipe] = []
-        self._lent_large = 0
-        self._lent_small = 0
+        self._lent = 0
 
     def borrow(self) -> Pipe:
         """Return a pipe. Raises OSError when there is none, so that the caller copies."""
-        if self._idle:
-            pipe = self._idle.pop()
-        elif self._lent_large < MOST_LARGE:
-            pipe = Pipe(LARGE)
-        elif self._lent_small < _most_small():
-            pipe = Pipe(SMALL)
-        else:
+        if self._lent >= MOST:
             raise OSError(errno.EMFILE, "all pipes are in use")
-        self._count(pipe, 1)
+        pipe = self._idle.pop() if self._idle else Pipe()
+        self._lent += 1
         return pipe
+
+    def resume(self, ends: tuple[int, ...]) -> Pipe:
+        """Lend a pipe that another process has handed over."""
+        self._lent += 1
+        return Pipe(ends)
+
+    def hand_over(self, pipe: Pipe) -> tuple[int, int]:
+        """Return the ends of a lent pipe, which belong to the caller from now on."""
+        self._lent -= 1
+        return pipe.reader, pipe.writer
 
     def give_back(self, pipe: Pipe, *, empty: bool = True) -> None:
         """Return a pipe to the pool. One that still holds bytes is closed."""
-        self._count(pipe, -1)
-        if empty and pipe.size > SMALL and len(self._idle) < MOST_IDLE:
+        self._lent -= 1
+        if empty and len(self._idle) < MOST_IDLE:
             self._idle.append(pipe)
         else:
             pipe.close()
@@ -73,18 +75,6 @@ class PipePool:
     def close(self) -> None:
         while self._idle:
             self._idle.pop().close()
-
-    def _count(self, pipe: Pipe, change: int) -> None:
-        if pipe.size > SMALL:
-            self._lent_large += change
-        else:
-            self._lent_small += change
-
-
-def _most_small() -> int:
-    """Return the limit of small pipes: with both ends, an eighth of the descriptors."""
-    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return min(MOST_SMALL, descriptors // 16) if descriptors > 0 else MOST_SMALL
 
 
 SHARED: Final = PipePool()

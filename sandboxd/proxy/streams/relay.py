@@ -22,9 +22,10 @@ import struct
 import sys
 import termios
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from sandboxd.handover.record import Descriptor
 from sandboxd.proxy.fair_share import STEP, Share
 from sandboxd.proxy.streams.pipes import SHARED, Pipe, PipePool
 from sandboxd.proxy.streams.stream import reset
@@ -43,7 +44,9 @@ _NOTHING, _SOURCE, _SINK, _TURN = range(4)
 
 @dataclass(frozen=True, slots=True)
 class DirectionRecord:
-    """One direction in the hand-over document; `inspected` after the inspection."""
+    """One direction in the hand-over document; `inspected` after the inspection.
+
+    `piped` bytes are in flight in `pipe`, its two ends, after those that are `held`."""
 
     held: bytes = b""
     source_ended: bool = False
@@ -51,6 +54,8 @@ class DirectionRecord:
     ends_in_error: bool = False
     inspected: bool = True
     taken: int = 0
+    pipe: tuple[Descriptor, ...] = ()
+    piped: int = 0
 
 
 class SocketRelay:
@@ -237,7 +242,11 @@ class _SocketDirection:
         return self._sink is sock
 
     def start(self, before: DirectionRecord, inspect: Inspect | None = None) -> None:
+        if before.pipe:
+            self._pipes = self._pipes or SHARED
+            self._pipe, self._in_pipe = self._pipes.resume(before.pipe), before.piped
         if self.ended:  # the other direction failed at once
+            self._return_pipe()
             return
         self.ends_in_error = before.ends_in_error
         self.taken = before.taken
@@ -248,7 +257,7 @@ class _SocketDirection:
         self._source_ended = before.source_ended
         self._held = memoryview(before.held)
         self._inspect = inspect
-        if before.held and self._passes(before.held):
+        if self._in_pipe or (before.held and self._passes(before.held)):
             self._sink_writable()
         elif not self.ended:
             self._watch_source()
@@ -256,14 +265,15 @@ class _SocketDirection:
     def detach(self) -> DirectionRecord:
         """Stop the callbacks, and return the state with the bytes in flight."""
         self._watch_nothing()
-        held = bytes(self._held)
-        while self._in_pipe and self._pipe is not None:
-            more = os.read(self._pipe.reader, self._in_pipe)
-            self._in_pipe -= len(more)
-            held += more
-        return DirectionRecord(
-            held, self._source_ended, self.ended, self.ends_in_error, self._inspect is None, self.taken
+        record = DirectionRecord(
+            bytes(self._held), self._source_ended, self.ended, self.ends_in_error, self._inspect is None, self.taken
         )
+        if not self._in_pipe or self._pipe is None or self._pipes is None:
+            return record
+        reader, writer = self._pipes.hand_over(self._pipe)
+        record = replace(record, pipe=(Descriptor(reader), Descriptor(writer)), piped=self._in_pipe)
+        self._pipe, self._in_pipe = None, 0
+        return record
 
     def stop(self) -> None:
         """Stop the callbacks, and drop the bytes in flight."""

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.proxy.streams.pipes import LARGE, MOST_LARGE, SMALL, Pipe, PipePool
-from sandboxd.proxy.streams.relay import SocketRelay
+from sandboxd.handover.record import read_record, write_record
+from sandboxd.proxy.streams.pipes import MOST, SHARED, SIZE, Pipe, PipePool
+from sandboxd.proxy.streams.relay import DirectionRecord, SocketRelay
 from support.waiting import wait_until_async
 
 Wire = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -29,6 +30,18 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
     for sock in (one, other):
         sock.setblocking(False)
     return one, other
+
+
+async def fill(sock: socket.socket) -> int:
+    """Send until nothing more is taken for a while; return the bytes."""
+    sent = full = 0
+    while full < 3:
+        try:
+            sent += sock.send(bytes(1 << 20))
+        except BlockingIOError:
+            full += 1
+        await asyncio.sleep(0.02)
+    return sent
 
 
 @dataclass(slots=True)
@@ -190,18 +203,10 @@ async def test_without_a_pipe_a_full_sink_holds_no_bytes() -> None:
     right, origin = tcp_pair()
     relay = SocketRelay(left, right, splice=False)
     task = asyncio.create_task(relay.run())
-    sent = 0
-    for _ in range(3):
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                sent += client.send(bytes(1 << 16))
-        moved = -1
-        while moved != relay.moved[0]:
-            moved = relay.moved[0]
-            await asyncio.sleep(0.05)
+    sent = await fill(client)
     state = relay.detach()
     await task
-    assert state is not None and 0 < moved < sent and (state[0].taken, state[0].held) == (moved, b"")
+    assert state is not None and 0 < state[0].taken < sent and state[0].held == b""
     task = asyncio.create_task(SocketRelay(left, right).resume(*state))
     client.close()
     received = 0
@@ -210,6 +215,31 @@ async def test_without_a_pipe_a_full_sink_holds_no_bytes() -> None:
     assert received == sent
     origin.close()
     await task
+
+
+async def test_bytes_in_a_pipe_are_handed_over_in_it() -> None:
+    client, left = tcp_pair()
+    right, origin = tcp_pair()
+    before = descriptors()
+    relay = SocketRelay(left, right)
+    task = asyncio.create_task(relay.run())
+    sent = await fill(client)
+    state = relay.detach()
+    await task
+    assert state is not None and state[0].held == b"" and len(state[0].pipe) == 2 and state[0].piped > 0
+    body, numbers = write_record(state[0])
+    assert len(str(body)) < 1000
+    again = read_record(DirectionRecord, body, numbers)
+    task = asyncio.create_task(SocketRelay(left, right).resume(again, state[1]))
+    client.close()
+    received = 0
+    while data := await asyncio.get_running_loop().sock_recv(origin, 1 << 16):
+        received += len(data)
+    assert received == sent
+    origin.close()
+    await task
+    SHARED.close()
+    assert descriptors() <= before
 
 
 async def test_an_idle_tunnel_holds_no_pipe() -> None:
@@ -234,34 +264,31 @@ async def test_without_descriptors_for_a_pipe_bytes_still_go(monkeypatch: pytest
 # pipes
 
 
-def test_pipes_are_lent_large_then_small_then_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    most = 20  # an eighth of the descriptors, two for each
-    monkeypatch.setattr("sandboxd.proxy.streams.pipes.resource.getrlimit", lambda _: (16 * most, 16 * most))
+def test_pipes_are_lent_as_long_as_there_are_some() -> None:
     pool = PipePool()
-    lent = [pool.borrow() for _ in range(MOST_LARGE + most)]
+    lent = [pool.borrow() for _ in range(MOST)]
     try:
-        assert [pipe.size for pipe in lent[:MOST_LARGE]] == [LARGE] * MOST_LARGE
-        assert all(pipe.size == SMALL for pipe in lent[MOST_LARGE:])
         with pytest.raises(OSError):
             pool.borrow()
+        ends = pool.hand_over(lent.pop())
+        lent.append(pool.resume(ends))
         pool.give_back(lent.pop())
         lent.append(pool.borrow())
+        assert lent[-1].reader == ends[0], "an idle one is used again"
+        os.write(lent[-1].writer, b"left over")
+        pool.give_back(lent.pop(), empty=False)
+        assert pool.borrow().size == SIZE
     finally:
         for pipe in lent:
             pool.give_back(pipe)
-    again = pool.borrow()
-    assert again in lent, "an idle one is used again"
-    os.write(again.writer, b"left over")
-    pool.give_back(again, empty=False)
-    assert pool.borrow() is not again
-    pool.close()
+        pool.close()
 
 
 def test_a_tiny_pipe_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     before = descriptors()
     monkeypatch.setattr("sandboxd.proxy.streams.pipes.fcntl.fcntl", lambda *_: 4096)
     with pytest.raises(OSError):
-        Pipe(LARGE)
+        Pipe()
     assert descriptors() == before
 
 
