@@ -12,8 +12,8 @@
  *     must be said with a flag; every contradiction, excess or shortage of bytes in the configuration is an error.
  *  2. What fails before the exec ends with status 125, a line `sandboxd: ...` and a line `hint: ...` on standard error,
  *     and nothing has run (a signal that asked to end during that time: 128+N). The exec itself gives 126 and 127.
- *  3. The command inherits descriptors 0, 1, 2 and no other, an empty signal mask, default dispositions (an ignored
- *     SIGHUP stays ignored: nohup), no_new_privs, and no capability: init stops when it still holds one.
+ *  3. The command inherits descriptors 0, 1, 2 and no other, an empty signal mask, the owner's ignored signals (but
+ *     SIGCHLD), no_new_privs, and no capability: init stops when it still holds one.
  *  4. Nothing survives: when the owner, bubblewrap or the command ends, so does init, upon which the kernel kills all
  *     that is left in the namespace. A stopped command has not ended. If the daemon dies, the command goes on alone.
  *     Where a filter was to send calls here and cannot, the command does not run; none goes on once init is gone.
@@ -129,18 +129,13 @@ static const char owner_ended[] = "the program that started the sandbox has ende
 static const char see_check[] = "`sandboxd check` says what this machine lacks";
 
 /* ---- launch: from the owner's exec to bubblewrap ---------------------------------------------------------------- */
-static int is_ignored(int signal) {
-    long now[4] = {0};
-    return call(rt_sigaction, signal, NULL, now, 8) == 0 && now[0] == (long)SIG_IGN;
-}
-
-static void reset_signals(void) {
+/* Returns the set of the signals that were ignored before. */
+static uint64_t ignore(uint64_t these) {
+    uint64_t before = 0;
     for (int n = 1; n <= 64; n++) {
-        if (n != SIGHUP || !is_ignored(n)) {
-            dispose(n, SIG_DFL);
-        }
+        before |= (uint64_t)dispose(n, these >> (n - 1) & 1 ? SIG_IGN : SIG_DFL) << (n - 1);
     }
-    call(rt_sigprocmask, SIG_SETMASK, &(uint64_t){0}, NULL, 8);
+    return before & ~(1ull << (SIGCHLD - 1));
 }
 
 static void receive_options(void) {
@@ -238,12 +233,11 @@ static _Noreturn void launch(int with_options, char *path, char *ticket, char **
     if (with_options) {
         receive_options();
     }
-    reset_signals();
-    veil(environment);
     /* Ctrl-C and Ctrl-\ go to the whole process group, and what they mean is for the command to say. If bubblewrap died
      * of them, it would take along a command that had only been asked to abandon a line of input. */
-    dispose(SIGINT, SIG_IGN);
-    dispose(SIGQUIT, SIG_IGN);
+    uint64_t interrupts = 1ull << (SIGINT - 1) | 1ull << (SIGQUIT - 1);
+    call(rt_sigprocmask, SIG_SETMASK, &(uint64_t){ignore(interrupts)}, NULL, 8);
+    veil(environment);
     error = call(execve, bwrap[0], bwrap, environment);
     fail(SETUP_FAILED, "cannot run", bwrap[0], error, "is bubblewrap installed? `sandboxd check` looks for it");
 }
@@ -253,8 +247,9 @@ enum { FROM_BRIDGE = 1, FROM_SIGNALS = 2, FROM_CHILD = 4, FROM_NOTIFIER = 8, FRO
 
 static const uint64_t ending_signals = /* those with which one asks a job to end */
     1ull << (SIGHUP - 1) | 1ull << (SIGINT - 1) | 1ull << (SIGQUIT - 1) | 1ull << (SIGTERM - 1);
-static int signals; /* a signalfd: of the ending signals, and of all signals once the command runs */
-static int stays;   /* alone, until the daemon has cleared up, says so, and hangs up; ANSWER_WITHIN_S at most */
+static int signals;      /* a signalfd: of the ending signals, and of all signals once the command runs */
+static uint64_t ignored; /* by the command */
+static int stays;        /* alone, until the daemon has cleared up, says so, and hangs up; ANSWER_WITHIN_S at most */
 
 static _Noreturn void leave(uint32_t status, uint32_t signal) {
     for (call(kill, -1, SIGKILL), send_reports(); stays && call(wait4, -1, NULL, 0) > 0;) {}
@@ -437,6 +432,7 @@ static _Noreturn void become_command(struct sock_fprog *filter, uint32_t flags, 
     if (error >= 0) {
         error = call(rt_sigprocmask, SIG_SETMASK, &(uint64_t){0}, NULL, 8);
     }
+    ignore(ignored);
     if (error < 0) {
         refuse("cannot prepare the command", error, see_check);
     }
@@ -605,10 +601,9 @@ static _Noreturn void init(char **environment) {
         refuse("init is not process 1 of a pid namespace", 0, not_by_hand);
     }
     listens = THE_DAEMON;
-    reset_signals();
     unveil(environment);
-    uint64_t blocked = is_ignored(SIGHUP) ? ~(1ull << (SIGHUP - 1)) : ~0ull, early = ending_signals & blocked;
-    call(rt_sigprocmask, SIG_SETMASK, &blocked, NULL, 8);
+    call(rt_sigprocmask, SIG_SETMASK, &(uint64_t){~0ull}, &ignored, 8);
+    uint64_t early = ending_signals & ~ignored;
     drop(EXECUTABLE);
     call(close_range, OPTIONS, ~0u);
     signals = (int)call(signalfd4, -1, &early, 8, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -652,7 +647,8 @@ static _Noreturn void init(char **environment) {
     command = (int)error;
     find_zones();
     call(sendto, report[0], &byte, 1, MSG_NOSIGNAL);
-    call(signalfd4, signals, &blocked, 8); /* whatever came early and was not a request to end has been waiting */
+    call(signalfd4, signals, &(uint64_t){~ignored},
+         8); /* whatever came early and was not a request to end has been waiting */
     supervise(given, report[0]);
 }
 

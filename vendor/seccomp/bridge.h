@@ -2,7 +2,12 @@
 #pragma once
 #include "kernel.h"
 
-enum { READ = 1, WRITE = 2, UNIX_SOCKET = 3 }; /* the access that is reported */
+enum {
+    READ = 1,
+    WRITE = 2,
+    UNIX_SOCKET = 3,
+    MADE = 4
+}; /* the access that is reported; of MADE the error is an inode */
 
 enum { BRIDGE = 3 /* the descriptor of the connection to the daemon */ };
 
@@ -200,8 +205,9 @@ long look_above(long directory, char *whole, char *part, uint64_t magic);
 void name_below(long fd, const char *part); /* into `found` */
 
 /* modes.c */
-int mode_at(const struct seccomp_notif *asked);
-int is_special(const struct seccomp_notif *asked);
+enum { NO_OWNER = -1 };
+
+int special(const struct seccomp_notif *asked);
 long change(const struct seccomp_notif *asked, long fd);
 long on_descriptor(const struct seccomp_notif *asked);
 int is_read_only(long fd); /* its mount; notifications.c */

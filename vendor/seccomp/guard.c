@@ -190,9 +190,15 @@ static long make(const struct seccomp_notif *asked, const struct spot *at, int k
     if (!still_waits(asked->id)) {
         return ANSWERED;
     }
-    return kind == S_IFDIR   ? call(mkdirat, at->directory, at->name, argument[1])
-           : kind == S_IFLNK ? call(symlinkat, path[1], at->directory, at->name)
-                             : call(mknodat, at->directory, at->name, argument[1], argument[2]);
+    long error = kind == S_IFDIR   ? call(mkdirat, at->directory, at->name, argument[1])
+                 : kind == S_IFLNK ? call(symlinkat, path[1], at->directory, at->name)
+                                   : call(mknodat, at->directory, at->name, argument[1], argument[2]);
+    if (!error && kind == S_IFDIR && after(".git", at->name) && !at->name[4]) { /* perhaps a repository */
+        long made = look(at->directory, at->name, O_NOFOLLOW, 0);
+        report(asked, MADE, look_at(made)->stx_ino, found);
+        drop(made);
+    }
+    return error;
 }
 
 static long move(const struct seccomp_notif *asked, const struct spot *at, const struct spot *old, uint64_t flags) {

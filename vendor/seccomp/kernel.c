@@ -100,8 +100,10 @@ long send_with(int to, const void *message, unsigned length, const int *descript
     return call(sendmsg, to, &text, MSG_NOSIGNAL);
 }
 
-void dispose(int signal, void (*how)(int)) {
-    call(rt_sigaction, signal, &(long[4]){(long)how}, NULL, 8);
+int dispose(int signal, void (*how)(int)) {
+    long before[4] = {0};
+    call(rt_sigaction, signal, &(long[4]){(long)how}, before, 8);
+    return *before == 1; /* SIG_IGN */
 }
 
 unsigned length_of(const char *text) {

@@ -29,7 +29,7 @@ enum { MOST_SENT = 64 };
 /* One message with descriptors. */
 long send_with(int to, const void *message, unsigned length, const int *descriptor, unsigned count);
 long open_path(const char *path, long flags); /* which follows no symbolic link */
-void dispose(int signal, void (*how)(int));
+int dispose(int signal, void (*how)(int));    /* whether it was ignored */
 unsigned length_of(const char *text);
 const char *after(const char *start, const char *text); /* the rest of a text with that start, otherwise NULL */
 const char *decimal(unsigned number);                   /* until the next call */

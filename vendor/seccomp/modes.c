@@ -9,33 +9,39 @@
 #include <linux/stat.h>
 #include "bridge.h"
 
-int mode_at(const struct seccomp_notif *asked) { /* which argument; 0: it changes the owner */
-    int number = asked->data.nr, named = number == SYS_fchmodat || number == SYS_fchmodat2;
-#ifdef SYS_chmod
-    if (number == SYS_chmod) {
-        return 1;
-    }
-#endif
-    return number == SYS_fchmod ? 1 : named ? 2 : 0;
-}
-
-/* A set-user-ID bit, or an owner who does not exist here. */
-int is_special(const struct seccomp_notif *asked) {
+/* Which argument is a mode with the set-user-ID bit; NO_OWNER of one who does not exist here; 0 of all else. */
+int special(const struct seccomp_notif *asked) {
     const __u64 *argument = asked->data.args;
-    int number = asked->data.nr, mode = mode_at(asked), owner = number == SYS_fchownat ? 2 : 1;
-    int owns = number == SYS_fchownat || number == SYS_fchown;
+    int at = 1, owns = 0;
+    switch (asked->data.nr) {
+    case SYS_fchownat:
+        at = 2;
+        /* fall through */
 #ifdef SYS_chown
-    owns |= number == SYS_chown || number == SYS_lchown;
+    case SYS_chown:
+    case SYS_lchown:
 #endif
-    uint32_t user = (uint32_t)argument[owner], group = (uint32_t)argument[owner + 1];
-    return mode ? !!(argument[mode] & S_ISUID)
-                : owns && ((user != ~0u && user != call(getuid)) || (group != ~0u && group != call(getgid)));
+    case SYS_fchown:
+        owns = 1;
+        break;
+    case SYS_fchmodat:
+    case SYS_fchmodat2:
+        at = 2;
+        /* fall through */
+#ifdef SYS_chmod
+    case SYS_chmod:
+#endif
+    case SYS_fchmod:
+        return argument[at] & S_ISUID ? at : 0;
+    }
+    uint32_t user = (uint32_t)argument[at], group = (uint32_t)argument[at + 1];
+    return owns && ((user != ~0u && user != call(getuid)) || (group != ~0u && group != call(getgid))) ? NO_OWNER : 0;
 }
 
 /* The mode is set without the bit; the owner stays, which root takes for success (as with fakeroot). */
 long change(const struct seccomp_notif *asked, long fd) {
-    int mode = mode_at(asked);
-    if (!mode) {
+    int mode = special(asked);
+    if (mode == NO_OWNER) {
         return call(getuid) ? -EPERM : 0;
     }
     if (fd < 0 || !still_waits(asked->id)) {
@@ -50,7 +56,7 @@ long change(const struct seccomp_notif *asked, long fd) {
 
 /* By a descriptor. */
 long on_descriptor(const struct seccomp_notif *asked) {
-    long fd = is_special(asked) ? open_directory(asked->pid, (int)asked->data.args[0], "") : -1;
+    long fd = special(asked) ? open_directory(asked->pid, (int)asked->data.args[0], "") : -1;
     long result = fd < 0 || is_read_only(fd) ? GOES_ON : change(asked, fd);
     drop(fd);
     return result;

@@ -647,7 +647,7 @@ static long on_file(const struct seccomp_notif *asked, const struct shape *shape
             break;
         case FILE_CHANGED:
             error = judge(from, path[0], CHANGES, flags, &at);
-            if (!error && at.exists && is_special(asked)) {
+            if (!error && at.exists && special(asked)) {
                 long fd = look(from, path[0], flags & AT_SYMLINK_NOFOLLOW ? O_NOFOLLOW : 0, 0);
                 result = change(asked, fd);
                 drop(fd);
@@ -686,7 +686,7 @@ void on_notification(void) {
                   : asked.data.nr == SYS_fchown || asked.data.nr == SYS_fchmod              ? on_descriptor(&asked)
                   : shape < shapes + sizeof shapes / sizeof *shapes                         ? on_file(&asked, shape)
                                                                                             : GOES_ON;
-    if (result == GOES_ON && mode_at(&asked) && is_special(&asked)) {
+    if (result == GOES_ON && special(&asked) > 0) {
         result = -EPERM; /* the bit is never set */
     }
     if (result == GOES_ON) {
