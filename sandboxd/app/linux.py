@@ -148,12 +148,12 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
         guards = not unguarded and not policy.platform.weaker_nested_sandbox
         return make_layout(policy, place, found, shells, guards=guards)
 
-    facts = HostFacts()
+    cleanup = RepositoryCleanup(LaunchJournal(os.path.join(context.kept, "launches")), log_results(context.log.warning))
+    facts = HostFacts(cleanup.made)
     placeholders = Placeholders(os.path.join(context.kept, "placeholders"))
     worker = NamespaceWorker(find_helper(name="namespaces"), context.log.warning)
     path = os.path.join(context.directory, "bridge.sock")
-    bridge = Bridge(path, lambda peer: identify_runner(peer, own), context.log.warning)
-    cleanup = RepositoryCleanup(LaunchJournal(os.path.join(context.kept, "launches")), log_results(context.log.warning))
+    bridge = Bridge(path, lambda peer: identify_runner(peer, own), context.log.warning, cleanup.made.made)
     appearances = Appearances(context.log.warning)
     temporary = context.temporary or context.kept
     backend = LinuxBackend(bridge, machine, tools, placeholders, cleanup, worker, appearances, temporary)

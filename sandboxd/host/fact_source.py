@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from sandboxd.errors import PolicyError
 from sandboxd.host.cache_scan import CacheScan
 from sandboxd.host.git.config_targets import GitConfiguration, configuration_of_user
+from sandboxd.host.git.made_repositories import MadeRepositories
 from sandboxd.host.git.repositories import git_directories, obeyed_in, repositories_around, worktree_of
 from sandboxd.host.globs import Effort, GlobScan
 from sandboxd.host.mount_aliases import aliases_by_mounts
@@ -57,6 +58,10 @@ class _Stamp:
     keys: list[_ScanKey] = field(default_factory=list)
     caches: list[tuple[CacheScan, int]] = field(default_factory=list)
     """Each with its version when the facts were made; no event reports their changes."""
+    made: MadeRepositories | None = None
+    made_version: int = 0
+    removable: dict[str, None] = field(default_factory=dict)
+    """The git directories that the facts leave out."""
 
     def spoil(self) -> None:
         """Mark the facts as outdated."""
@@ -71,7 +76,10 @@ class _Stamp:
     @property
     def good(self) -> bool:
         known = not any(scan.stale or scan.version != version for scan, version in self.scans)
-        return not self.stale and known and all(cache.version == version for cache, version in self.caches)
+        if self.stale or not known or any(cache.version != version for cache, version in self.caches):
+            return False
+        made = self.made
+        return made is None or (made.version == self.made_version and all(map(made.can_be_removed, self.removable)))
 
     def look_at_caches(self) -> None:
         for cache, _ in self.caches:
@@ -87,7 +95,8 @@ class _Stamp:
 class HostFacts:
     """The `FactSource` of a daemon, on the real disk; `close` it at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, made: MadeRepositories | None = None) -> None:
+        self._made = made
         self._changes = Changes()
         self._known: dict[HostQueries, Facts] = {}
         self._locks: dict[HostQueries, asyncio.Lock] = {}
@@ -197,7 +206,8 @@ class HostFacts:
             self._release(facts.stamp)
 
     def _look(self, needs: HostQueries) -> Facts:
-        stamp = _Stamp(needs, used=time.monotonic())
+        stamp = _Stamp(needs, used=time.monotonic(), made=self._made)
+        stamp.made_version = 0 if self._made is None else self._made.version
         names = stamp.names = NameWatch(self._changes, stamp.spoil)
         try:
             paths = {path: resolve(path, names) for path in needs.paths}
@@ -277,7 +287,13 @@ class HostFacts:
         git_dirs: list[GitDir] = []
         unreadable: dict[str, None] = {}
         obeyed: dict[GitConfigTarget, None] = {}
-        for directory, record in tree.notable().items():
+        notable = tree.notable()
+        for directory, record in notable.items():
+            if self._made is not None and not record.unreadable:
+                removable = self._made.around(directory, root.real, notable)
+                if removable:
+                    stamp.removable[removable] = None
+                    continue
             closed = _closed(directory, record, names)
             if closed is not None:
                 unreadable[closed] = None

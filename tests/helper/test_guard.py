@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from sandboxd.backends.linux.helper.launch_configuration import Guard, LaunchConfiguration
-from sandboxd.backends.linux.helper.notifications import RefusedCall
+from sandboxd.backends.linux.helper.notifications import MadeRepository, RefusedCall
 from sandboxd.backends.linux.helper.supervision import flags_of
 from sandboxd.backends.linux.landlock.confinement import MAKES, TABLE
 from sandboxd.backends.linux.seccomp.filter import build_filter
@@ -126,6 +126,8 @@ REFUSED = {
 def test_a_guarded_name_is_made_in_no_way(launch: Launcher) -> None:
     sandbox = start(launch, TRY, json.dumps(list(REFUSED)))
     events = sandbox.rest()
+    for made in (one for one in events if isinstance(one, MadeRepository)):
+        assert os.lstat(made.path).st_ino & 0xFFFFFFFF == made.inode
     status, out, err = sandbox.finish()
     assert (status, json.loads(out)) == (0, REFUSED), err
     workspace = launch.identity.workspace

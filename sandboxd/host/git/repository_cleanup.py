@@ -21,6 +21,7 @@ from sandboxd.errors import HostError
 from sandboxd.host.git.cleanup_memory import CleanupMemory
 from sandboxd.host.git.cleanup_pass import CleanupPass
 from sandboxd.host.git.launch_journal import LaunchJournal, StartedLaunch, started_at
+from sandboxd.host.git.made_repositories import MadeRepositories
 from sandboxd.host.git.pending_cleanups import CouldWrite, PendingCleanups, Report
 from sandboxd.host.git.unfinished_cleanups import UnfinishedCleanup, UnfinishedCleanups
 from sandboxd.host.watch.directory_index import Rest
@@ -43,6 +44,7 @@ class RepositoryCleanup:
         self.unfinished = UnfinishedCleanups(self._look_on, self._settled, self.pending.add, report)
         self._memory = CleanupMemory()
         self._busy = self._memory.busy
+        self.made = MadeRepositories(self._busy)
         self._sessions: dict[str, _SessionCleanups] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._beginning = asyncio.Lock()
@@ -91,6 +93,7 @@ class RepositoryCleanup:
     def forget(self, launch_id: str) -> None:
         """Drop a command that never ran, or that a later daemon has taken over."""
         self._busy.running.pop(launch_id, None)
+        self.made.ended(launch_id, searched=False)
         self._settled(launch_id)
 
     async def look(self, launch_id: str, could_write: CouldWrite) -> Neutralised:
@@ -120,6 +123,7 @@ class RepositoryCleanup:
                         turn.began, turn.territory, turn.unseen = began, territory, found.unseen
                     return found
         finally:
+            self.made.ended(launch_id, searched=found.failed is None and not found.unseen)
             if found.failed is not None:
                 self.pending.add(launch_id, territory, could_write)
             elif found.unseen:

@@ -52,10 +52,17 @@ class Bridge:
     """The listening socket, the expected launches and the connections of helpers.
 
     `identify` returns the process of the peer; it raises SandboxdError for a peer that is not this user on this host.
-    `log(event, **values)` receives events for the administrator."""
+    `log(event, **values)` receives events for the administrator, `made` the ticket, path and inode of a new `.git`."""
 
-    def __init__(self, path: str, identify: Callable[[socket.socket], Peer], log: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        path: str,
+        identify: Callable[[socket.socket], Peer],
+        log: Callable[..., None],
+        made: Callable[[str, str, int], object] = lambda ticket, path, inode: None,
+    ) -> None:
         self.path = path
+        self.made = made
         self._identify = identify
         self.log = log
         self._expected: dict[str, ExpectedLaunch] = {}

@@ -20,10 +20,7 @@ from sandboxd.backends.linux.helper.notifications import (
     LISTENS,
     LOST,
     REFUSED,
-    Connecting,
-    Listens,
-    Lost,
-    RefusedCall,
+    Notification,
     decode_notification,
     encode_notification,
 )
@@ -177,7 +174,7 @@ class Failed:
     message: str
 
 
-Event = Descriptors | Started | ExecFailed | Exited | Failed | RefusedCall | Lost | Connecting | Listens
+Event = Descriptors | Started | ExecFailed | Exited | Failed | Notification
 
 # The order of events. None is the ticket. Notifications of system calls come any number of times between start and
 # end, and are not in the table.
@@ -204,7 +201,7 @@ def encode_event(event: Event) -> bytes:
             kind, payload = FrameType.EXEC_FAILED, struct.pack("<II", status, errno)
         case Failed(message):
             kind, payload = FrameType.FAILED, message.encode(errors="replace")
-        case RefusedCall() | Lost() | Connecting() | Listens():
+        case _:
             number, payload = encode_notification(event)
             kind = FrameType(number)
     return _FRAME.pack(kind, len(payload)) + payload
@@ -269,7 +266,7 @@ class EventDecoder:
                 return
             event = _decode_event(kind, bytes(self._buffer[_FRAME.size : _FRAME.size + length]))
             del self._buffer[: _FRAME.size + length]
-            if isinstance(event, RefusedCall | Lost | Connecting | Listens) and self._last is Started:
+            if isinstance(event, Notification) and self._last is Started:
                 yield event
                 continue
             if type(event) not in _NEXT[self._last]:

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners, Observer, SandboxNetwork
@@ -36,6 +36,7 @@ from sandboxd.backends.linux.helper.notifications import (
     Connecting,
     Listens,
     Lost,
+    MadeRepository,
     RefusedCall,
     ReportedAccess,
     encode_answer,
@@ -60,6 +61,7 @@ class Registry(Protocol):
     """The bridge, as its connections use it."""
 
     log: Any
+    made: Callable[[str, str, int], object]
 
     def claim(self, link: HelperConnection, ticket: str) -> ExpectedLaunch | None: ...
     def lost(self, link: HelperConnection) -> None: ...
@@ -267,6 +269,8 @@ class HelperConnection:
                 self._clear_up()
             case RefusedCall():
                 self._tell().refused(_refusal(event))
+            case MadeRepository(path, inode):
+                self._bridge.made(self.ticket or "", path, inode)
             case Lost(count):
                 self._tell().lost(count)
             case Listens():

@@ -24,6 +24,8 @@ _FILE = struct.Struct("<3QqQ")
 _SECOND = 1_000_000_000
 _ANSWER = struct.Struct("<cII")
 _CUT = 1
+_MADE = 4
+"""The access of a report that a command has made a `.git`; its inode stands in place of the error."""
 _MAX_ERRNO = 4095
 _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 
@@ -76,7 +78,15 @@ class Listens:
     """A program has made a socket of a network listen."""
 
 
-Notification = RefusedCall | Lost | Connecting | Listens
+@dataclass(frozen=True, slots=True)
+class MadeRepository:
+    """A command has made a directory `.git`; `inode` are the lower 32 bits of its number."""
+
+    path: str
+    inode: int
+
+
+Notification = RefusedCall | MadeRepository | Lost | Connecting | Listens
 
 
 def encode_answer(question: int, errno: int) -> bytes:
@@ -90,6 +100,8 @@ def encode_notification(event: Notification) -> tuple[int, bytes]:
         case RefusedCall(access, call, errno, pid, process, path, count, is_cut):
             head = _REFUSED.pack(access, call, errno, pid, count, is_cut * _CUT, _bytes(process))
             return REFUSED, head + _bytes(path)
+        case MadeRepository(path, inode):
+            return REFUSED, _REFUSED.pack(_MADE, 0, inode, 0, 1, 0, b"") + _bytes(path)
         case Lost(count):
             return LOST, _LOST.pack(count)
         case Listens():
@@ -108,8 +120,12 @@ def decode_notification(kind: int, payload: bytes) -> Notification | None:
         case 7:
             access, call, errno, pid, count, flags, process = _REFUSED.unpack_from(payload)
             path = payload[_REFUSED.size :]
-            if not count or flags & ~_CUT or not 0 < errno <= _MAX_ERRNO or not path or b"\0" in path:
+            if not count or flags & ~_CUT or not path or b"\0" in path:
                 raise ValueError("a malformed report")
+            if access == _MADE:
+                return MadeRepository(_text(path), errno)
+            if not 0 < errno <= _MAX_ERRNO:
+                raise ValueError(f"error {errno}")
             return RefusedCall(
                 ReportedAccess(access), call, errno, pid, _name(process), _text(path), count, bool(flags)
             )

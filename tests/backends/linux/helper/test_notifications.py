@@ -20,7 +20,14 @@ from sandboxd.backends.linux.helper.bridge_protocol import (
     Started,
     encode_event,
 )
-from sandboxd.backends.linux.helper.notifications import Connecting, Lost, RefusedCall, ReportedAccess, encode_answer
+from sandboxd.backends.linux.helper.notifications import (
+    Connecting,
+    Lost,
+    MadeRepository,
+    RefusedCall,
+    ReportedAccess,
+    encode_answer,
+)
 from sandboxd.plan.host_facts import SocketFile
 
 BEFORE = encode_event(Descriptors(2)) + encode_event(Started())
@@ -48,7 +55,9 @@ connecting = st.builds(
     ),
     numbers, addresses, numbers, processes,
 )  # fmt: skip
-notifications = st.one_of(refused, connecting, st.builds(Lost, st.integers(1, 0xFFFFFFFF)))
+notifications = st.one_of(
+    refused, connecting, st.builds(Lost, st.integers(1, 0xFFFFFFFF)), st.builds(MadeRepository, paths, numbers)
+)
 
 
 def started() -> EventDecoder:
@@ -106,7 +115,7 @@ def question(family: int, address: bytes, port: int = 80) -> bytes:
     "data",
     [
         report(access=0),
-        report(access=4),
+        report(access=5),
         report(errno=0),
         report(errno=4096),
         report(count=0),

@@ -1,0 +1,102 @@
+"""Repositories that commands have made, which later commands may remove whole.
+
+The helper tells of each directory `.git` that a command makes, with its inode. Once the repository clean-up has
+searched it, it is protected no more than while its maker ran: it can be removed, and is searched again afterwards.
+That ends when something changes in it while no command runs, since a program of the user works with it then. A
+repository that was moved, has worktrees or is older than the daemon stays protected."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Mapping
+
+from sandboxd.host.busy_places import BusyPlaces
+from sandboxd.host.git.repositories import pointers_of
+from sandboxd.host.scan import ScanRecord
+from sandboxd.paths import is_below
+
+MOST = 500
+"""Repositories that are kept; the oldest one is protected again."""
+_TOUCHED = ("", "HEAD", "config", "hooks", "index", "logs/HEAD")
+"""Below `.git`: what changes when a program works with a repository."""
+_INODE = 0xFFFFFFFF
+
+
+class MadeRepositories:
+    """The made repositories of one daemon."""
+
+    def __init__(self, busy: BusyPlaces) -> None:
+        self._busy = busy
+        self._told: dict[str, dict[str, int]] = {}
+        """By launch: the inode of each `.git`, by path."""
+        self._searched: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self.version = 0
+        """A number that changes with each addition."""
+
+    def made(self, launch_id: str, git_dir: str, inode: int) -> None:
+        """Record a new directory of a running command."""
+        told = self._told.setdefault(launch_id, {})
+        if len(told) < MOST:
+            told[git_dir] = inode
+
+    def ended(self, launch_id: str, *, searched: bool) -> None:
+        """Keep the repositories of an ended command, if its clean-up was complete."""
+        told = self._told.pop(launch_id, {})
+        if not searched or not told:
+            return
+        with self._lock:
+            self._searched.update(told)
+            for oldest in list(self._searched)[:-MOST]:
+                del self._searched[oldest]
+            self.version += 1
+
+    def can_be_removed(self, git_dir: str) -> bool:
+        """Return whether a later command may remove it; forget one that has changed hands."""
+        with self._lock:
+            inode = self._searched.get(git_dir)
+        if inode is None:
+            return False
+        good = self._is_untouched(git_dir, inode)
+        if not good:
+            with self._lock:
+                self._searched.pop(git_dir, None)
+        return good
+
+    def _is_untouched(self, git_dir: str, inode: int) -> bool:
+        try:
+            state = os.lstat(git_dir)
+        except OSError:
+            return False
+        if not stat.S_ISDIR(state.st_mode) or state.st_ino & _INODE != inode:
+            return False
+        if any(os.path.lexists(os.path.join(git_dir, name)) for name in ("worktrees", "commondir")):
+            return False
+        for name in _TOUCHED:
+            try:
+                path = os.path.join(git_dir, name)
+                moment = os.lstat(path).st_ctime_ns
+            except OSError:
+                continue
+            if self._busy.was_quiet(moment, path):
+                return False
+        return True
+
+    def around(self, directory: str, root: str, notable: Mapping[str, ScanRecord]) -> str:
+        """Return the removable `.git` that a directory below `root` belongs to, or "".
+
+        The working tree of a submodule belongs to the repository that holds its git directory."""
+        above = directory
+        while is_below(above, root) and above != root:
+            record = notable.get(above)
+            if record is not None and record.git == "directory":
+                git_dir = os.path.join(above, ".git")
+                return git_dir if self.can_be_removed(git_dir) else ""
+            if record is not None and record.git:
+                outer = self.around(os.path.dirname(above), root, notable)
+                leads = [] if not outer or record.git != "file" else list(pointers_of(above))
+                return outer if leads and all(is_below(one, outer) for one in leads) else ""
+            above = os.path.dirname(above)
+        return ""
