@@ -35,6 +35,8 @@ Inspect = Callable[[bytes], bool | None]
 
 CAN_SPLICE: Final = sys.platform == "linux"
 COPY_SIZE: Final = 1 << 16
+MOST_HELD: Final = 4 << 20
+"""Bytes that await inspection in all tunnels of a command. A further tunnel is reset."""
 TURN: Final = 16
 """Steps of one direction before other directions get a turn."""
 FLUSH_CHECK_S: Final = 0.02
@@ -208,6 +210,7 @@ class _SocketDirection:
         "_source",
         "_source_ended",
         "_source_fd",
+        "_uninspected",
         "_watching",
         "ended",
         "ends_in_error",
@@ -230,6 +233,8 @@ class _SocketDirection:
         self._peeked = 0
         """How many of the bytes held are still in the source's queue."""
         self._inspect: Inspect | None = None
+        self._uninspected = 0
+        """Bytes held for the inspection, counted in the share."""
         self._source_ended = False
         self._watching = _NOTHING
         self.taken = 0
@@ -257,6 +262,8 @@ class _SocketDirection:
         self._source_ended = before.source_ended
         self._held = memoryview(before.held)
         self._inspect = inspect
+        if inspect is not None:
+            self._count(len(before.held))
         if self._in_pipe or (before.held and self._passes(before.held)):
             self._sink_writable()
         elif not self.ended:
@@ -265,6 +272,7 @@ class _SocketDirection:
     def detach(self) -> DirectionRecord:
         """Stop the callbacks, and return the state with the bytes in flight."""
         self._watch_nothing()
+        self._count(-self._uninspected)
         record = DirectionRecord(
             bytes(self._held), self._source_ended, self.ended, self.ends_in_error, self._inspect is None, self.taken
         )
@@ -278,6 +286,7 @@ class _SocketDirection:
     def stop(self) -> None:
         """Stop the callbacks, and drop the bytes in flight."""
         self._watch_nothing()
+        self._count(-self._uninspected)
         self.ended = True
         self._return_pipe()
         self._held, self._peeked = memoryview(b""), 0
@@ -338,8 +347,12 @@ class _SocketDirection:
         self._share.spend(STEP, len(data))
         self.taken += len(data)
         self._held = memoryview(bytes(self._held) + data)
+        self._count(len(data))
+        if self._share.held > MOST_HELD:
+            self._relay.refused()
+            return False
         if not data:
-            self._inspect = None
+            self._end_inspection()
             self._source_ended = True
             if self._drain():
                 self._finish()
@@ -352,10 +365,18 @@ class _SocketDirection:
         verdict = self._inspect(data)
         if verdict is None:
             return False
-        self._inspect = None
+        self._end_inspection()
         if not verdict:
             self._relay.refused()
         return verdict
+
+    def _end_inspection(self) -> None:
+        self._inspect = None
+        self._count(-self._uninspected)
+
+    def _count(self, size: int) -> None:
+        self._uninspected += size
+        self._share.held += size
 
     # one step each
 

@@ -11,11 +11,13 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from sandboxd.handover.record import read_record, write_record
+from sandboxd.proxy.fair_share import Share
 from sandboxd.proxy.streams.pipes import MOST, SHARED, SIZE, Pipe, PipePool
 from sandboxd.proxy.streams.relay import DirectionRecord, SocketRelay
 from support.waiting import wait_until_async
@@ -215,6 +217,37 @@ async def test_without_a_pipe_a_full_sink_holds_no_bytes() -> None:
     assert received == sent
     origin.close()
     await task
+
+
+async def test_bytes_that_await_inspection_have_a_bound_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandboxd.proxy.streams.relay.MOST_HELD", 1000)
+    share = Share()
+    verdicts: dict[int, bool] = {}
+
+    def verdict(place: int, data: bytes) -> bool | None:
+        return verdicts.get(place)
+
+    wires, tasks = [], []
+    for place in range(3):
+        client, left = tcp_pair()
+        right, origin = tcp_pair()
+        relay = SocketRelay(left, right, share=share)
+        tasks.append(asyncio.create_task(relay.run(b"x", inspect=partial(verdict, place))))
+        wires.append((client, origin))
+        client.send(bytes(400))
+        await wait_until_async(lambda count=place: share.held == 401 * min(count + 1, 2))
+    await asyncio.wait_for(tasks[2], 20)
+    with pytest.raises(ConnectionResetError):
+        wires[2][0].recv(1)
+    verdicts[0] = True
+    wires[0][0].send(b"y")
+    await wait_until_async(lambda: share.held == 401)
+    assert len(await asyncio.get_running_loop().sock_recv(wires[0][1], 1000)) == 402
+    for pair in wires:
+        for sock in pair:
+            sock.close()
+    await asyncio.wait_for(asyncio.gather(*tasks), 20)
+    assert share.held == 0
 
 
 async def test_bytes_in_a_pipe_are_handed_over_in_it() -> None:
