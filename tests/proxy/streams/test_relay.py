@@ -227,6 +227,9 @@ async def test_bytes_that_await_inspection_have_a_bound_together(monkeypatch: py
     def verdict(place: int, data: bytes) -> bool | None:
         return verdicts.get(place)
 
+    def is_held(size: int) -> bool:
+        return share.held == size
+
     wires, tasks = [], []
     for place in range(3):
         client, left = tcp_pair()
@@ -235,7 +238,7 @@ async def test_bytes_that_await_inspection_have_a_bound_together(monkeypatch: py
         tasks.append(asyncio.create_task(relay.run(b"x", inspect=partial(verdict, place))))
         wires.append((client, origin))
         client.send(bytes(400))
-        await wait_until_async(lambda count=place: share.held == 401 * min(count + 1, 2))
+        await wait_until_async(partial(is_held, 401 * min(place + 1, 2)))
     await asyncio.wait_for(tasks[2], 20)
     with pytest.raises(ConnectionResetError):
         wires[2][0].recv(1)
