@@ -166,6 +166,7 @@ async def try_groups(
     *,
     real: bool,
     tools: str = "",
+    log_s: float = LOG_S,
     tell: Callable[[Result], None] = lambda _: None,
 ) -> list[Result]:
     """A daemon for each group. Cases that need macOS are left out where it is not there."""
@@ -175,7 +176,7 @@ async def try_groups(
             group.prepare(around.home, around.project)
             with serve_origin() as origin:
                 async with whole_line(parts, group.settings, around=around, tools=tools) as line:
-                    await _until_logged(line)
+                    await _until_logged(line, log_s)
                     for case in group.cases:
                         if real or not case.real:
                             results.append(await _try(case, Trial(line, origin, real)))
@@ -183,10 +184,10 @@ async def try_groups(
     return results
 
 
-async def _until_logged(line: Line) -> None:
+async def _until_logged(line: Line, limit_s: float) -> None:
     """A case says whether it came: without a log the others still tell something."""
     with contextlib.suppress(AssertionError):
-        await wait_until_async(lambda: "violation-log" in line.running.daemon.state.layers(), limit_s=LOG_S)
+        await wait_until_async(lambda: "violation-log" in line.running.daemon.state.layers(), limit_s=limit_s)
 
 
 async def _try(case: Case, trial: Trial) -> Result:

@@ -47,15 +47,34 @@ def adopt_orphans() -> None:
 
 def read_process(pid: int) -> Process | None:
     """What /proc says about `pid`; None when there is no such process (any more)."""
+    status = _status(pid)
+    return None if status is None else _process(pid, *status)
+
+
+def _status(pid: int) -> tuple[bytes, list[bytes]] | None:
+    """Name and fields after it, of proc_pid_stat(5). Without the layers of `open`, because all tests read all processes
+    some times."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        file = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        text = os.read(file, 4096)
+    except ProcessLookupError:
+        return None
+    finally:
+        os.close(file)
+    name, _, rest = text.partition(b"(")[2].rpartition(b")")
+    return name, rest.split()
+
+
+def _process(pid: int, name: bytes, fields: list[bytes]) -> Process | None:
+    try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    name, _, rest = text.partition("(")[2].rpartition(")")
-    fields = rest.split()
     words = tuple(word.decode(errors="replace") for word in command.split(b"\0") if word)
-    return Process(pid, int(fields[1]), fields[0], int(fields[19]), name, words)
+    return Process(pid, int(fields[1]), fields[0].decode(), int(fields[19]), name.decode(errors="replace"), words)
 
 
 def is_alive(pid: int) -> bool:
@@ -70,16 +89,16 @@ def descendants(of: int | None = None) -> list[Process]:
 
 
 def _all_below(of: int) -> list[Process]:
-    below: dict[int, list[Process]] = {}
+    below: dict[int, list[tuple[int, bytes, list[bytes]]]] = {}
     for entry in os.listdir("/proc"):
-        if entry.isdigit() and (process := read_process(int(entry))) is not None:
-            below.setdefault(process.parent, []).append(process)
+        if entry.isdigit() and (status := _status(int(entry))) is not None:
+            below.setdefault(int(status[1][1]), []).append((int(entry), *status))
     found: list[Process] = []
     open_pids = [of]
     while open_pids:
-        for process in below.get(open_pids.pop(), []):
-            open_pids.append(process.pid)
-            if process.pid not in residents:
+        for pid, name, fields in below.get(open_pids.pop(), []):
+            open_pids.append(pid)
+            if pid not in residents and (process := _process(pid, name, fields)) is not None:
                 found.append(process)
     return found
 

@@ -291,7 +291,7 @@ def compile_code(tree: Path) -> None:
     """Leaves the bytecode of our code beside it, as an installation does. Whom a test starts may often not write there,
     and would compile all of it each time, which takes longer than everything else a daemon does when it starts. A tree
     that cannot be written is fine."""
-    for package in ("sandboxd", "client/sandboxd_client"):
+    for package in ("sandboxd", "client/sandboxd_client", "tests/support"):
         compileall.compile_dir(tree / package, quiet=2)
 
 

@@ -15,8 +15,6 @@ import socket
 import stat
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,6 +111,9 @@ def listen(kernel: Kernel, port: str) -> None:
 
 
 def fetch(kernel: Kernel, url: str) -> None:
+    import urllib.error  # only here: it takes longer than the others
+    import urllib.request
+
     proxy = urllib.request.getproxies()["http"]
     kernel.ask(connect("127.0.0.1", int(proxy.rpartition(":")[2].rstrip("/"))))
     try:
