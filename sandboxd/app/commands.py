@@ -6,6 +6,7 @@ import os
 import resource
 from collections.abc import Callable, Mapping
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from sandboxd.app.platform import ExplainingPlanner, Platform
 from sandboxd.daemon.metrics import Metrics
@@ -19,7 +20,7 @@ from sandboxd.proxy.dial import Dialer, PinnedResolver
 from sandboxd.proxy.fair_share import Turns
 from sandboxd.proxy.gate import Gate
 from sandboxd.proxy.host_addresses import HostAddresses
-from sandboxd.proxy.limits import Room
+from sandboxd.proxy.limits import Room, SessionRoom
 from sandboxd.proxy.server import ProxyServer
 from sandboxd.proxy.streams.connection import OutboundConnection
 from sandboxd.proxy.upstream.parent_dialer import ParentDialer
@@ -108,14 +109,16 @@ def make_proxies_of(
     """Return a maker of a command's proxies; their listeners identify the command."""
     host_addresses = HostAddresses()
     room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0], turns)
+    shares: WeakKeyDictionary[SandboxSession, tuple[SessionRoom, PinnedResolver]] = WeakKeyDictionary()
     dialer = Dialer()
     parents = ParentDialer(dialer, resolver)
 
     def make(policy: Callable[[], Policy], command: Command, session: SandboxSession) -> ProxyServer:
+        room_of_session, names = shares.setdefault(session, (SessionRoom(room), resolver.share()))
         gate = Gate(
             lambda: policy().network,
             asking(prompts, session, command) if session.spec.asks else None,
-            resolver.share(),
+            names,
             resolver.pins,
             host_addresses=host_addresses,
             grants=lambda: session.grants.host_rules(command.wrap_id),
@@ -146,7 +149,7 @@ def make_proxies_of(
             dialer,
             command.blocked,
             command.wrap_id,
-            room=room,
+            room=room_of_session,
             parents=parents,
             user_http=lambda: policy().network.http_proxy_port,
             user_socks=lambda: policy().network.socks_proxy_port,

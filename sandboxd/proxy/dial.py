@@ -15,6 +15,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
+from itertools import islice
 from typing import Final, Protocol
 
 from sandboxd.errors import CallerError, HostError
@@ -23,6 +24,8 @@ from sandboxd.proxy.limits import DEFAULT, ProxyLimits
 from sandboxd.proxy.streams.stream import hurry, keep_alive, reset, send_at_once
 
 MOST_ANSWERS: Final = 16
+MOST_RESOLVED: Final = 64
+"""Addresses of a name that are looked at. An answer over TCP holds thousands, each of which costs a decision."""
 ATTEMPT_DELAY_S: Final = 0.25
 """The time one attempt may delay the next address (RFC 8305, section 5)."""
 ATTEMPTS_AT_ONCE: Final = 4
@@ -52,23 +55,23 @@ class SystemResolver:
     A look-up cannot be cancelled, and a hanging thread must delay neither the event loop nor the daemon's end.
     `lookups` bounds all threads, `each` those of one share."""
 
-    def __init__(self, limits: ProxyLimits = DEFAULT, *, lookups: int = 32, each: int = 8) -> None:
+    def __init__(self, limits: ProxyLimits = DEFAULT, *, lookups: int = 64, each: int = 16) -> None:
         self._timeout = limits.resolve_s
         self._slots = asyncio.Semaphore(lookups)
         self._each = each
 
     def share(self) -> Resolver:
-        """Return a resolver for one command, with a bounded part of the threads.
+        """Return a resolver for one session, with a bounded part of the threads.
 
-        A cancelled look-up counts until its thread ends. So a name server that never answers blocks its own command
+        A cancelled look-up counts until its thread ends. So a name server that never answers blocks its own session
         only."""
         return _Share(self, asyncio.Semaphore(self._each))
 
-    async def resolve(self, host: str, slots_of_command: asyncio.Semaphore | None = None) -> Sequence[IPAddress]:
+    async def resolve(self, host: str, slots_of_share: asyncio.Semaphore | None = None) -> Sequence[IPAddress]:
         taken: list[asyncio.Semaphore] = []
         try:
             async with asyncio.timeout(self._timeout):
-                for slots in filter(None, (slots_of_command, self._slots)):
+                for slots in filter(None, (slots_of_share, self._slots)):
                     await slots.acquire()
                     taken.append(slots)
                 look_up = self._look_up(host, tuple(taken))
@@ -122,7 +125,7 @@ class _Share:
 def _getaddrinfo(host: str) -> Sequence[IPAddress]:
     """Resolve the name as bytes, so that Python's IDNA codec is not involved."""
     answers = socket.getaddrinfo(host.encode("ascii"), None, type=socket.SOCK_STREAM)
-    return tuple(dict.fromkeys(ip_address(answer[4][0]) for answer in answers))
+    return tuple(map(ip_address, islice(dict.fromkeys(str(answer[4][0]) for answer in answers), MOST_RESOLVED)))
 
 
 class PinnedResolver:
@@ -150,7 +153,7 @@ class PinnedResolver:
             self.pins[host.name] = addresses
 
     def share(self) -> PinnedResolver:
-        """Return a copy for one command."""
+        """Return a copy for one session."""
         shared = copy.copy(self)
         if isinstance(self._fallback, SystemResolver):
             shared._fallback = self._fallback.share()

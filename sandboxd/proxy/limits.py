@@ -45,21 +45,30 @@ DEFAULT = ProxyLimits()
 class Room:
     """The turns and connections that all commands of a daemon share.
 
-    The limit keeps one command from taking every descriptor. `descriptors` is the daemon's limit."""
+    The limit keeps one session from taking every descriptor. `descriptors` is the daemon's limit."""
 
     def __init__(self, descriptors: int, turns: Turns | None = None) -> None:
-        self._most = max(descriptors * 3 // 8, 8) if descriptors > 0 else sys.maxsize  # RLIM_INFINITY
-        self._taken = 0
+        self.most = max(descriptors * 3 // 8, 8) if descriptors > 0 else sys.maxsize  # RLIM_INFINITY
+        self.taken = 0
         self.turns = turns or Turns()
 
+
+class SessionRoom:
+    """What the commands of one session have of the room."""
+
+    def __init__(self, whole: Room) -> None:
+        self._whole = whole
+        self._taken = 0
+        self.turns = whole.turns
+
     def has_some(self, own: int) -> bool:
-        """Return whether a command with `own` connections may open one more.
+        """Return whether a command of the session with `own` connections may open one more.
 
-        It may have up to twice the number that it leaves to the others."""
-        return own < 2 * (self._most - self._taken)
+        It may have as many as it leaves to the others, and its session twice as many."""
+        left = self._whole.most - self._whole.taken
+        return own < left and self._taken < 2 * left
 
-    def take(self) -> None:
-        self._taken += 1
-
-    def give_back(self) -> None:
-        self._taken -= 1
+    def count(self, change: int) -> None:
+        """Record a connection that begins (1) or ends (-1)."""
+        self._taken += change
+        self._whole.taken += change

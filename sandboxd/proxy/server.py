@@ -25,7 +25,7 @@ from sandboxd.proxy.fair_share import CONNECTION, Share, Turns
 from sandboxd.proxy.gate import Gate
 from sandboxd.proxy.http.credentials import Check
 from sandboxd.proxy.http.http_server import serve_http
-from sandboxd.proxy.limits import DEFAULT, ProxyLimits, Room
+from sandboxd.proxy.limits import DEFAULT, ProxyLimits, SessionRoom
 from sandboxd.proxy.outbound import Outbound, Report, ignore
 from sandboxd.proxy.sandbox_servers import SandboxServers, ServerNetwork
 from sandboxd.proxy.socks.socks_server import serve_socks
@@ -74,8 +74,8 @@ class ProxyServer:
 
     `gate` decides, `dialer` connects, `parents` through parent proxies. `report` receives each refused request once,
     `opened` each established connection, `closed` its end. `label` names the command in task names and logs. `room` is
-    shared with the other commands. `user_http` and `user_socks` return the port of a user proxy that serves a listener
-    instead."""
+    shared with the session's other commands. `user_http` and `user_socks` return the port of a user proxy that serves a
+    listener instead."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class ProxyServer:
         label: str = "",
         *,
         limits: ProxyLimits = DEFAULT,
-        room: Room | None = None,
+        room: SessionRoom | None = None,
         parents: ParentDialer | None = None,
         user_http: UserPort = lambda: None,
         user_socks: UserPort = lambda: None,
@@ -370,7 +370,7 @@ class ProxyServer:
     def _note(self, task: asyncio.Task[None], client: Stream | None, what: str) -> None:
         self._tasks[task] = client, what
         if self._room is not None:
-            self._room.take()
+            self._room.count(1)
 
     def _start(self, work: Coroutine[object, object, None], what: str) -> None:
         name = f"{what} {self._label} {next(self._serial)}"
@@ -397,7 +397,7 @@ class ProxyServer:
 
     def _has_ended(self, task: asyncio.Task[None]) -> None:
         if self._tasks.pop(task, None) is not None and self._room is not None:
-            self._room.give_back()
+            self._room.count(-1)
         for acceptor in self._acceptors:
             acceptor.resume()
 

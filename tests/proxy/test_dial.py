@@ -69,6 +69,13 @@ async def test_a_look_up_without_answer_ends(monkeypatch: pytest.MonkeyPatch) ->
     await SystemResolver(lookups=1).resolve("ok.test")
 
 
+async def test_an_enormous_answer_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [(0, 0, 0, "", (f"10.0.{n // 250}.{n % 250}", 0)) for n in range(4000) for _ in range(2)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers)
+    found = await SystemResolver().resolve("many.test")
+    assert found == tuple(ip_address(f"10.0.0.{n}") for n in range(dial.MOST_RESOLVED))
+
+
 async def test_look_ups_that_hang_take_no_more_than_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
     go = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -15,7 +15,7 @@ from sandboxd.app.commands import put_commands_first
 from sandboxd.proxy.acceptor import Acceptor
 from sandboxd.proxy.dns.dns_server import DatagramServer
 from sandboxd.proxy.fair_share import BUDGET, CONNECTION, CREDIT, LEAST, LESS, LONGEST_PAUSE_S, STEP, Share, Turns
-from sandboxd.proxy.limits import ProxyLimits, Room
+from sandboxd.proxy.limits import ProxyLimits, Room, SessionRoom
 from sandboxd.runtime.events import Disconnected, Events, RunStarted
 from support.proxies import Proxies, Wire, finish, running_proxies, scripted_origin
 from support.waiting import wait_until_async
@@ -348,7 +348,7 @@ async def test_what_waits_to_be_accepted_does_not_wake_the_loop(monkeypatch: pyt
         readable(acceptor)
 
     monkeypatch.setattr(Acceptor, "_readable", counted)
-    async with running_proxies("ok.test", room=Room(1024, turns)) as proxies:
+    async with running_proxies("ok.test", room=SessionRoom(Room(1024, turns))) as proxies:
         proxies.server.share.spend(2 * CREDIT)
         turns.hurry(LONGEST_PAUSE_S)
         with socket.create_connection(("127.0.0.1", proxies.http_port)):
@@ -433,7 +433,7 @@ async def test_unfinished_heads_of_answers_are_bounded_together() -> None:
 
 async def test_commands_of_a_daemon_share_its_turns() -> None:
     room = Room(1024)
-    async with running_proxies(room=room) as one, running_proxies(room=room) as other:
+    async with running_proxies(room=SessionRoom(room)) as one, running_proxies(room=SessionRoom(room)) as other:
         one.server.share.spend(BUDGET)
         other.server.share.spend(BUDGET)
         await one.server.share.turn()

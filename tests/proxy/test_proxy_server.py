@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,9 @@ from sandboxd.policy.hosts.host_patterns import Host
 from sandboxd.policy.model import NetworkPolicy
 from sandboxd.proxy.dial import Dialer
 from sandboxd.proxy.gate import Gate
-from sandboxd.proxy.limits import ProxyLimits, Room
+from sandboxd.proxy.limits import ProxyLimits, Room, SessionRoom
 from sandboxd.proxy.server import ProxyServer
-from support.proxies import NoNames, finish, rules, running_proxies, scripted_origin
+from support.proxies import NoNames, Wire, finish, rules, running_proxies, scripted_origin
 from support.waiting import wait_until_async
 
 
@@ -189,33 +190,36 @@ async def test_more_connections_than_the_limit_wait() -> None:
             await finish(wire[1])
 
 
+def are_done(tasks: list[asyncio.Task[Wire]], count: int) -> bool:
+    return sum(task.done() for task in tasks) >= count
+
+
 async def test_a_greedy_command_leaves_room_for_the_others() -> None:
+    """Those of its session, and of other sessions although several of its session are greedy."""
     room = Room(32)  # for 12 connections
+    greedy, other = SessionRoom(room), SessionRoom(room)
     limits = ProxyLimits(linger_s=0.1, accept_retry_s=0.01)
     async with (
         scripted_origin(echo) as origin,
-        running_proxies("ok.test", limits=limits, room=room) as hog,
-        running_proxies("ok.test", limits=limits, room=room) as other,
+        running_proxies("ok.test", limits=limits, room=greedy) as hog,
+        running_proxies("ok.test", limits=limits, room=greedy) as second,
+        running_proxies("ok.test", limits=limits, room=other) as alone,
     ):
         target = f"ok.test:{origin.port}"
-        greedy = [asyncio.create_task(hog.tunnel(target)) for _ in range(12)]
-        await wait_until_async(lambda: sum(task.done() for task in greedy) == 8, "so many stand")
-        wires = [await other.tunnel(target) for _ in range(3)]
-        for wire in wires:
-            assert await is_open(wire)
-        late = asyncio.create_task(other.tunnel(target))
+        tasks: list[asyncio.Task[Wire]] = []
+        for proxies, stand in ((hog, 6), (second, 6 + 2), (alone, 6 + 2 + 2)):
+            tasks += [asyncio.create_task(proxies.tunnel(target)) for _ in range(12)]
+            await wait_until_async(partial(are_done, tasks, stand), "so many stand")
         for _ in range(3):
-            assert await is_open(wires[0])
-        assert hog.server.connections == 8 and other.server.connections == 3 and not late.done()
-        for task in [task for task in greedy if task.done()][:4]:
+            assert await is_open(next(task for task in tasks if task.done()).result())
+        assert [one.server.connections for one in (hog, second, alone)] == [6, 2, 2]
+        while tasks:
+            await wait_until_async(partial(are_done, tasks, 1))
+            task = next(task for task in tasks if task.done())
+            tasks.remove(task)
             await finish(task.result()[1])
-        wires.append(await late)
-        for wire in wires:
-            await finish(wire[1])
-        for wire in await asyncio.gather(*greedy):
-            await finish(wire[1])
-        await wait_until_async(lambda: hog.server.connections + other.server.connections == 0, "all have ended")
-        assert room.has_some(23)
+        await wait_until_async(lambda: room.taken == 0, "all have ended")
+        assert greedy.has_some(11) and not greedy.has_some(12)
 
 
 # the end

@@ -16,7 +16,7 @@ from sandboxd.policy.violation import DenialEvent, ViolationSource
 from sandboxd.proxy.dial import Connector, Dialer, DialError, PinnedResolver, connect_socket
 from sandboxd.proxy.gate import Ask, Gate
 from sandboxd.proxy.http.credentials import Check
-from sandboxd.proxy.limits import ProxyLimits, Room
+from sandboxd.proxy.limits import ProxyLimits, SessionRoom
 from sandboxd.proxy.server import ProxyServer
 from sandboxd.proxy.upstream.parent_dialer import ParentDialer
 from sandboxd.settings.origins import Origin, Source
@@ -151,7 +151,7 @@ async def running_proxies(
     pinned: Sequence[str] = NAMES,
     ask: Ask | None = None,
     limits: ProxyLimits | None = None,
-    room: Room | None = None,
+    room: SessionRoom | None = None,
     connector: Connector = connect_socket,
     parent: str = "",
     environment: Mapping[str, str] | None = None,
