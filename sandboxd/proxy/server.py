@@ -59,7 +59,8 @@ class RequestRecord:
 class ProxyRecord:
     """The proxies of one command in the hand-over document.
 
-    `names` have synthetic addresses, in order. `families` as in `DnsAnswers`."""
+    `all_names` have synthetic addresses, in order, one a line: as one text they are fast to write for each crash entry.
+    `names` are those of version 1. `families` as in `DnsAnswers`."""
 
     listeners: tuple[ProxyListenerRecord, ...] = ()
     datagrams: tuple[Descriptor, ...] = ()
@@ -67,6 +68,7 @@ class ProxyRecord:
     names: tuple[str, ...] = ()
     requests: tuple[RequestRecord, ...] = ()
     tunnels: tuple[TunnelRecord, ...] = ()
+    all_names: str = ""
 
 
 class ProxyServer:
@@ -248,7 +250,7 @@ class ProxyServer:
             tuple(acceptor.record for acceptor in self._acceptors),
             tuple(Descriptor(one.fileno()) for one in self._datagrams),
             self._families,
-            self.names.names,
+            all_names="\n".join(self.names.names),
         )
 
     async def shed(self, most: int) -> int:
@@ -291,10 +293,11 @@ class ProxyServer:
             else:
                 reset(client.socket)
                 cut += 1
-        record = ProxyRecord(
-            listeners, datagrams, self._families, self.names.names, tuple(requests), tuple(tunnels.values())
+        names = "\n".join(self.names.names)
+        return (
+            ProxyRecord(listeners, datagrams, self._families, (), tuple(requests), tuple(tunnels.values()), names),
+            cut,
         )
-        return record, cut
 
     def _forget_failed(self) -> None:
         self._acceptors = [acceptor for acceptor in self._acceptors if not acceptor.has_failed]
@@ -307,7 +310,7 @@ class ProxyServer:
         self._protocols = self._serving(None)
         if any(one.protocol == "captured" for one in record.listeners):
             self.capture((), inside)
-        self.names.resume(record.names)
+        self.names.resume(record.names or record.all_names.split())
         datagrams = [socket.socket(fileno=number) for number in record.datagrams]
         self.serve_names(datagrams, (), machine_name=machine_name, families=record.families)
         connections: tuple[TunnelRecord | RequestRecord, ...] = (*record.tunnels, *record.requests)

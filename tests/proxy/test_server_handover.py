@@ -15,7 +15,6 @@ import pytest
 
 from sandboxd.handover.record import NO_DESCRIPTOR
 from sandboxd.proxy.dial import Dialer, PinnedResolver
-from sandboxd.proxy.dns.synthetic_names import NameTable
 from sandboxd.proxy.gate import Gate
 from sandboxd.proxy.server import ProxyRecord, ProxyServer, RequestRecord
 from support.proxies import NoNames, Proxies, Wire, finish, running_proxies, scripted_origin
@@ -140,9 +139,7 @@ async def test_an_unresumable_connection_costs_only_itself(caplog: pytest.LogCap
         record, _ = await proxies.server.hand_over()
         after = successor(proxies)
         with caplog.at_level(logging.ERROR):
-            after.resume(
-                ProxyRecord(record.listeners, requests=(RequestRecord("http", NO_DESCRIPTOR),), names=NameTable().names)
-            )
+            after.resume(ProxyRecord(record.listeners, requests=(RequestRecord("http", NO_DESCRIPTOR),)))
         assert "cannot resume a connection" in caplog.text
         assert (await proxies.ask_http(b"CONNECT no.test:1 HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 403 ")
         await after.aclose()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -24,8 +25,10 @@ from sandboxd.runtime.events import Event, RunEnded, RunStarted
 
 KEPT_AFTER_S: Final = 0.2
 """Seconds until a command is stored, and until a change is written."""
-AT_ONCE: Final = 16
-"""Documents written in one turn of the event loop."""
+AT_ONCE_S: Final = 0.005
+"""Seconds in which documents are written in one turn of the event loop; one is always written."""
+PAUSED: Final = 9
+"""A pause follows, as a multiple of the time they took: one event changes the entries of all commands of a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +164,12 @@ class CrashStore:
             more = True
             tried: set[str] = set()
             while more and not self._paused:
-                messages, more = self._collect(tried)
+                begun = time.perf_counter()
+                messages, more = self._collect(tried, begun + AT_ONCE_S)
+                taken = time.perf_counter() - begun
                 if messages:
                     await asyncio.to_thread(self._store.send, messages)
+                await asyncio.sleep(PAUSED * taken)
             self._failure = ""
         except OSError as error:
             self._failure = f"the service manager does not accept crash entries ({error.strerror or error})"
@@ -177,7 +183,7 @@ class CrashStore:
             if self._capacity > 0 and (self._young or self._changed):
                 self._schedule()
 
-    def _collect(self, tried: set[str]) -> tuple[list[ManagerMessage], bool]:
+    def _collect(self, tried: set[str], until: float) -> tuple[list[ManagerMessage], bool]:
         """Return messages, and whether there are entries to write beside `tried`."""
         if self._capacity <= 0:
             return [removal(name) for name in self._store.take_old()], False
@@ -192,11 +198,13 @@ class CrashStore:
         self._to_write &= wanted.keys()
         room = self._room
         due = [key for key in wanted if key not in tried and self._is_due(key, room)]
-        for key in due[:AT_ONCE]:
+        for place, key in enumerate(due):
+            if place and time.perf_counter() >= until:
+                return messages, True
             tried.add(key)
             self._to_write.discard(key)
             messages += self._keep(wanted[key])
-        return messages, len(due) > AT_ONCE
+        return messages, False
 
     def _is_due(self, key: str, room: int) -> bool:
         return key in self._to_write if key in self._entries else self._left_out.get(key, 0) <= room

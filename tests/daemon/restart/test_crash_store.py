@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import pytest
 import structlog
 
+from sandboxd.daemon.restart import crash_store as crash_store_module
 from sandboxd.daemon.restart.crash_store import CrashEntry, CrashStore, IsOldEnough
 from sandboxd.daemon.restart.descriptor_store import ManagerMessage, Store, take_stored
 from sandboxd.errors import HostError
@@ -154,6 +156,30 @@ async def test_what_was_taken_back_is_written_at_once() -> None:
     assert store.texts() == {"b2": "other"}
     crash_store.grants_revoked("c3")
     await crash_store.close()
+
+
+async def test_other_work_goes_on_between_many_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One event changes the entries of every command of its session."""
+    monkeypatch.setattr(crash_store_module, "AT_ONCE_S", 0.0)
+    store, runs = List(100), Runs()
+    crash_store = CrashStore(store, structlog.get_logger())
+    reader, writer = os.pipe()
+    runs.running = {f"{number:02x}": ["first", writer] for number in range(20)}
+    crash_store.start(runs.wanted)
+    await wait_until_async(lambda: len(store.texts()) == 20, "all are kept")
+    before = runs.written
+    for number in range(20):
+        runs.running[f"{number:02x}"][0] = "later"
+    seen: list[int] = []
+    crash_store.changed("s-1")
+    while not seen or seen[-1] < before + 20:
+        seen.append(runs.written)
+        await asyncio.sleep(0)
+    assert set(range(before, before + 21)) <= set(seen), "one document a turn"
+    await crash_store.close()
+    os.close(reader)
+    os.close(writer)
+    store.close()
 
 
 async def test_what_is_over_soon_is_never_kept() -> None:
