@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from sandboxd.errors import PolicyError
@@ -298,9 +299,9 @@ class HostFacts:
             if closed is not None:
                 unreadable[closed] = None
                 continue
-            found += (found_at(os.path.join(directory, name), names) for name in record.names)
+            found += _found(directory, record.names, names)
             if record.git in ("file", "link"):
-                entries.append(found_at(os.path.join(directory, ".git"), names))
+                entries += _found(directory, (".git",), names)
             if record.git == "file":
                 obeyed |= dict.fromkeys(obeyed_in(directory, names, user_configuration))
             if record.git:
@@ -366,6 +367,13 @@ def _closed(directory: str, record: ScanRecord, names: NameWatch) -> str | None:
     except OSError:
         pass
     return None
+
+
+def _found(directory: str, wanted: Iterable[str], names: NameWatch) -> Iterator[Found]:
+    """Yield the names that are there still; the scan hears of the others, and lists the directory again."""
+    for name in wanted:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            yield found_at(os.path.join(directory, name), names)
 
 
 def _once(git_dirs: list[GitDir]) -> tuple[GitDir, ...]:

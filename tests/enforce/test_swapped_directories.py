@@ -31,5 +31,5 @@ def test_a_swapped_directory_does_not_open_what_the_link_names(daemon: DaemonPro
         identity.run(["git", "init", "-q", str(place)])
     done = daemon.python(SWAP, how, cwd=identity.workspace)
     assert not (outside / "escaped").exists()
-    assert (identity.workspace / "inside").exists() == (how == "leave"), done.stdout + done.stderr
-    assert done.stdout.split()[1] == str(how == "leave")
+    assert (identity.workspace / "inside").exists(), done.stdout + done.stderr
+    assert done.stdout.split()[1] == "True", "what only a search has found may be gone"

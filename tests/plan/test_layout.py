@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from sandboxd.backends.linux.bwrap.late_mounts import split
 from sandboxd.errors import PolicyError
 from sandboxd.plan.host_facts import Facts, Scan
 from sandboxd.plan.host_queries import list_needs
@@ -115,6 +116,22 @@ def test_a_repository_with_an_editors_folder() -> None:
     made = layout(host, FilePolicy(allow_git_config=True))
     assert "read-only /home/u/work/.git/config" not in mounts(made)
     assert ("/home/u/work/.git/commondir",) in made.view.watched
+
+
+def test_only_names_that_a_search_found_may_be_gone() -> None:
+    """Below the top, with what leads to them; a rule makes its path and all above it certain."""
+    names = ("a/.vscode/", "a/r/.git/config", "a/r/.git/hooks/", "b/c/.idea/", "b/c/d", ".zed/", ".git/hooks/")
+    host = FakeHost({f"/home/u/work/{name}": "" for name in names})
+
+    def gone(files: FilePolicy) -> set[str]:
+        found = layout(host, files).view.searched
+        return {path.removeprefix("/home/u/work/") for path in found}
+
+    git = {f"a/r/.git{name}" for name in ("", "/config", "/hooks", "/config.worktree", "/config.worktree/")}
+    assert gone(FilePolicy()) == {"a", "a/.vscode", "a/r", "b", "b/c", "b/c/.idea", *git}
+    assert gone(FilePolicy(deny_write=rules("/home/u/work/b/c/d"))) == {"a", "a/.vscode", "a/r", "b/c/.idea", *git}
+    late = {one.target.removeprefix("/home/u/work/"): one.if_there for one in split(layout(host).view).late}
+    assert late["a/.vscode"] and late["a"] and not late[".zed"] and not late[".git"] and not late[".git/hooks"]
 
 
 def test_the_directory_of_a_login_starts_nothing() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -33,6 +33,7 @@ from sandboxd.backends.linux.seccomp.filter import build_filter
 from sandboxd.backends.linux.session_overlays import OverlayRecord, SessionOverlays, bound_entries
 from sandboxd.errors import DaemonError, LaunchError
 from sandboxd.handover.document import Outgoing
+from sandboxd.paths import is_below
 from sandboxd.plan.filesystem.mounts import FileView, writable_in
 from sandboxd.plan.filesystem.path_entries import TMP, overlay_directory
 from sandboxd.plan.host_facts import Neutralised, Territory
@@ -69,7 +70,11 @@ class PlaceholderHolder(Protocol):
         """Do the part of `hold` that waits for the disk."""
 
     def hold(
-        self, paths: tuple[str, ...], watched: tuple[tuple[str, ...], ...], rests_on: Callable[[str], bool] = ...
+        self,
+        paths: tuple[str, ...],
+        watched: tuple[tuple[str, ...], ...],
+        rests_on: Callable[[str], bool] = ...,
+        searched: Collection[str] = ...,
     ) -> Releasable: ...
 
 
@@ -249,7 +254,8 @@ class LinuxBackend:
         try:
             facts = plan.view.facts
             rests_on = _on_nothing if facts is None else facts.rest_on
-            hold = self._placeholders.hold(plan.view.placeholders, plan.view.watched, rests_on)
+            view = plan.view
+            hold = self._placeholders.hold(view.placeholders, view.watched, rests_on, view.searched)
         except BaseException:
             self._cleanup.forget(launch_id)
             raise
@@ -262,7 +268,7 @@ class LinuxBackend:
             self._cleanup.claimed,
         )  # fmt: skip
         self._launches[launch_id] = launch
-        setup: Preparation = self._completion.of(options, capture)
+        setup: Preparation = self._completion.of(options, capture, partial(self._unprotected, launch))
         if plan.view.guards:
             self._appearances.ready()
             setup = GuardedSetup(setup, late_names)
@@ -299,6 +305,11 @@ class LinuxBackend:
     def _forget(self, launch_id: str, late_names: LateNames) -> None:
         self._launches.pop(launch_id, None)
         late_names.close()
+
+    def _unprotected(self, launch: Launching, lost: tuple[str, ...]) -> None:
+        """Let the clean-up look at repositories in which a mount was not made."""
+        launch.territory = without_protection(launch.territory, lost)
+        self._cleanup.resume(launch.launch_id, launch.territory)
 
     def _look_after(self, launch: Launching) -> asyncio.Task[bytes] | None:
         """Start the clean-up after a command. None when it could write nothing."""
@@ -412,7 +423,9 @@ class LinuxBackend:
         launch.was_claimed = record.link is not None
         launch.must_stand = record.link is None
         capture = capture_for(wanted.ability, wanted.network)
-        completing: Preparation = self._completion.of(pending_setup.options, capture)
+        completing: Preparation = self._completion.of(
+            pending_setup.options, capture, partial(self._unprotected, launch)
+        )
         if record.guards:
             completing = GuardedSetup(completing, late_names)
         if record.guards and record.link is not None and record.link.init_pid is not None:
@@ -483,3 +496,10 @@ def territory_of(view: FileView) -> Territory:
     known = tuple(one.path for scan in scans for one in scan.git_dirs if one.names)  # without, nothing in it is guarded
     excluded = () if facts is None else facts.excluded
     return Territory(view.places, excluded, known, time.time_ns() - CLOCK_STEP_NS)
+
+
+def without_protection(territory: Territory, lost: Sequence[str]) -> Territory:
+    """Return a territory without the repositories of these paths; of a path elsewhere, any can be the reason."""
+    at = [[one for one in territory.known if is_below(path, one) or is_below(one, path)] for path in lost]
+    left = () if [] in at else tuple(one for one in territory.known if not any(one in some for some in at))
+    return replace(territory, known=left)

@@ -12,7 +12,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from sandboxd.errors import HostError
@@ -242,12 +242,14 @@ class Placeholders:
         paths: tuple[str, ...],
         watched: tuple[tuple[str, ...], ...] = (),
         rests_on: Callable[[str], bool] = lambda path: False,
+        searched: Collection[str] = (),
     ) -> PlaceholderHold:
         """Make missing placeholders, parents first, and count existing ones.
 
-        `watched`: see `FileView`. Raises `HostError` when a directory cannot be made, and holds nothing then.
-        `placeholder_taken`: something real is there, also at a name that another sandbox keeps absent and that the
-        facts of this one rest on. The facts are outdated then (`FactSource.look_again`)."""
+        `watched` and `searched`: see `FileView`; of the latter, those that cannot be made are left out. Raises
+        `HostError` when a directory cannot be made, and holds nothing then. `placeholder_taken`: something real is
+        there, also at a name that another sandbox keeps absent and that the facts of this one rest on. The facts are
+        outdated then (`FactSource.look_again`)."""
         self._look_at_others(paths, rests_on)
         held: list[str] = []
         try:
@@ -256,7 +258,12 @@ class Placeholders:
             with reachable(*paths):
                 as_before = self._directories.as_before(paths)
                 for path in paths:
-                    self._hold(path, certainly_there=os.path.dirname(path.rstrip("/")) in as_before)
+                    try:
+                        self._hold(path, certainly_there=os.path.dirname(path.rstrip("/")) in as_before)
+                    except (FileNotFoundError, NotADirectoryError, FileExistsError):
+                        if path not in searched:
+                            raise
+                        continue
                     held.append(path)
         except OSError as error:
             self._release(tuple(held), False)
@@ -273,7 +280,7 @@ class Placeholders:
                 hint=_NO_MODES if error.errno == errno.ENOTSUP else _NO_ROOM,
                 data={"path": error.filename},
             ) from error
-        return PlaceholderHold(paths, watched, self._release, self._stand)
+        return PlaceholderHold(tuple(held), watched, self._release, lambda held: self._stand(held, searched))
 
     def close(self) -> None:
         """Remove all placeholders but those that commands of earlier daemons need."""
@@ -322,8 +329,8 @@ class Placeholders:
         placeholder.users += 1
         self._idle.pop(path, None)
 
-    def _stand(self, paths: tuple[str, ...]) -> bool:
-        found = [self._held.get(path) for path in paths]
+    def _stand(self, paths: tuple[str, ...], searched: Collection[str]) -> bool:
+        found = [self._held.get(path) for path in paths if path not in searched]
         return not any(placeholder is None or is_lost(placeholder) for placeholder in found)
 
     def _release(self, paths: tuple[str, ...], ran: bool) -> Neutralised:

@@ -121,6 +121,8 @@ class PathEntry:
     pinned: bool = False
     exact: bool = False
     """An absent path that is kept so by comparison of names, without a placeholder."""
+    searched: bool = False
+    """Only a search has found it, below the top of what it searched: another program may remove it at any time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -150,6 +152,8 @@ class FileView:
     places: tuple[str, ...] = ()
     """Writable directories by their canonical paths on the host, none in another; the session's temporary directory
     first."""
+    searched: frozenset[str] = frozenset()
+    """The mounts, links and placeholders that only a search asks for, which may be gone when they are made."""
     layers: tuple[str, ...] = ()
     """The labels of `/tmp` and the home directory."""
     tmp_size: int | None = None
@@ -210,6 +214,7 @@ def arrange(
             writable=tuple(emitter.writable),
             guards=tuple(emitter.guards),
             places=_places(emitter.mounts),
+            searched=frozenset(emitter.searched),
         ),
     )
 
@@ -376,6 +381,7 @@ class _Emitter:
         self.open_links: list[str] = []
         self.guards: list[str] = []
         self.writable: list[str] = []
+        self.searched: set[str] = set()
         self._made: set[str] = set()
         self._unsealed: list[str] = []
 
@@ -390,14 +396,14 @@ class _Emitter:
         if entry.link is not None:
             self._link(entry, parent)
         elif entry.fixed is not None:
-            self._way_to(entry.path, parent)
+            self._way_to(entry, parent)
             self._add(entry.fixed)
         elif entry.kind is None:
             self._absent(node)
         elif parent is None or node.shows is not parent.shows:
             self._mount(node)
         elif entry.pinned and node.shows is Visibility.HOST_WRITABLE:
-            self._way_to(entry.path, parent)
+            self._way_to(entry, parent)
             self._add(Mount(Operation.WRITABLE, entry.path, entry.path))
         if node.shows is Visibility.HOST_WRITABLE and (parent is None or parent.shows is not Visibility.HOST_WRITABLE):
             self.writable.append(entry.path)
@@ -408,7 +414,7 @@ class _Emitter:
             hidden = parent is not None and parent.shows is Visibility.PRIVATE
             if hidden and not node.opens_below and not entry.force:
                 return
-            self._way_to(entry.path, parent)
+            self._way_to(entry, parent)
             self._make(entry)
             if entry.kind is PathKind.DIRECTORY:
                 self._add(Mount(Operation.MASK_DIRECTORY, entry.path, traverse_only=node.opens_below))
@@ -417,7 +423,7 @@ class _Emitter:
             else:
                 self._add(Mount(Operation.MASK_FILE, entry.path, self._mask_file))
             return
-        self._way_to(entry.path, parent)
+        self._way_to(entry, parent)
         self._make(entry)
         operation = Operation.WRITABLE if node.shows is Visibility.HOST_WRITABLE else Operation.READ_ONLY
         if operation is Operation.WRITABLE and entry.path.startswith("/dev/"):
@@ -429,11 +435,11 @@ class _Emitter:
         if parent is None or parent.shows is not Visibility.HOST_WRITABLE or node.shows is not Visibility.NOTHING:
             return
         if entry.exact and node.readable:
-            self._way_to(entry.missing[0].rstrip("/"), parent)
+            self._way_to(entry, parent, entry.missing[0].rstrip("/"))
             self.guards.append(entry.path)
             return
         self._make(entry)
-        self._way_to(entry.path, parent)
+        self._way_to(entry, parent)
         if entry.missing[-1].endswith("/"):
             self._add(Mount(Operation.REFUSE_NAME, entry.path))
         else:
@@ -441,6 +447,8 @@ class _Emitter:
 
     def _make(self, entry: PathEntry) -> None:
         for path in entry.missing:
+            if entry.searched and path not in self.placeholders:
+                self.searched.add(path)
             self.placeholders[path] = None
 
     def _link(self, entry: PathEntry, parent: MountNode | None) -> None:
@@ -449,20 +457,27 @@ class _Emitter:
         if parent.shows is Visibility.NOTHING:
             if not entry.link:
                 return
-            self._way_to(entry.path, parent)
+            self._way_to(entry, parent)
             self._add(Mount(Operation.SYMLINK, entry.path, entry.link))
         elif parent.shows is Visibility.HOST_WRITABLE and entry.guard:
-            self._way_to(entry.path, parent)
+            self._way_to(entry, parent)
             self.open_links.append(entry.path)
 
-    def _way_to(self, path: str, parent: MountNode | None) -> None:
-        """Mount the directories between a mount and a mount below it."""
+    def _way_to(self, entry: PathEntry, parent: MountNode | None, path: str = "") -> None:
+        """Mount the directories between a mount and a mount below it, at the entry unless a path is given."""
+        path = path or entry.path
+        if entry.searched:
+            self.searched.add(entry.path)
+        elif self.searched:  # what leads to it has to be there as well
+            self.searched.difference_update(*([at, f"{at}/"] for at in at_and_above(path)))
         as_on_the_host = (Visibility.HOST_READ_ONLY, Visibility.OVERLAY)
         if parent is None or parent.shows in as_on_the_host or path.startswith("/proc/"):
             return
         for directory in _between(parent.mounted, path):
             if directory in self._made:
                 continue
+            if entry.searched:
+                self.searched.add(directory)
             if parent.shows is Visibility.HOST_WRITABLE:
                 self._add(Mount(Operation.WRITABLE, directory, directory))
             elif parent.shows is Visibility.PRIVATE and posixpath.dirname(directory) == parent.mounted:

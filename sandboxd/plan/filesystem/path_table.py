@@ -43,6 +43,9 @@ class PathTable:
     managed_reads_only: bool = False
     """The field of the same name in `FilePolicy`."""
 
+    searching: bool = False
+    """Set while only what a search has found is added: another program may remove it at any time."""
+
     def warn(self, text: str) -> None:
         self.warnings[text] = None
 
@@ -65,8 +68,11 @@ class PathTable:
         entry = self.entries.get(path)
         if entry is None or (entry.kind is None and kind is not None):
             marks = entry.marks if entry is not None else Mark.NONE
-            pinned = entry is not None and entry.pinned
-            entry = self.entries[path] = PathEntry(path, kind, marks, missing, pinned=pinned, exact=exact)
+            pinned, searched = entry is not None and entry.pinned, entry is None or entry.searched
+            entry = self.entries[path] = PathEntry(
+                path, kind, marks, missing, pinned=pinned, exact=exact, searched=searched
+            )
+        entry.searched = entry.searched and self.searching
         entry.marks |= reason.mark
         self.reasons.setdefault(path, []).append(reason)
 
@@ -110,12 +116,12 @@ class PathTable:
         """Add the symlinks on the way to a path, without `way`; `guard` keeps them."""
         for link in resolved.links:
             if link not in way:
-                entry = self.entries.setdefault(link.path, PathEntry(link.path, link=link.target))
+                entry = self._at(PathEntry(link.path, link=link.target))
                 entry.guard = entry.guard or guard
 
     def pin(self, path: str, kind: PathKind = PathKind.DIRECTORY) -> None:
         """Keep a path from being moved, although nothing in it is mounted."""
-        self.entries.setdefault(path, PathEntry(path, kind)).pinned = True
+        self._at(PathEntry(path, kind)).pinned = True
 
     def add_found(self, found: Found, reason: MarkReason, *, guard: bool) -> None:
         """Mark a match of a scan or pattern."""
@@ -133,7 +139,13 @@ class PathTable:
 
     def add_guard(self, path: str) -> None:
         """Add a symlink that must not be replaced."""
-        self.entries.setdefault(path, PathEntry(path, link="")).guard = True
+        self._at(PathEntry(path, link="")).guard = True
+
+    def _at(self, new: PathEntry) -> PathEntry:
+        """Return the entry of this path, which is the new one where there is none."""
+        entry = self.entries.setdefault(new.path, new)
+        entry.searched = self.searching and (entry is new or entry.searched)
+        return entry
 
 
 def _missing(resolved: ResolvedPath) -> list[str]:

@@ -138,30 +138,44 @@ def _protect_workspace(table: PathTable, root: str, facts: Facts) -> None:
 
 def _protect_scanned(table: PathTable, scan: Scan, git_rows: Mapping[str, ProtectedName]) -> None:
     for name in scan.names:
+        table.searching = _is_deep(name.path, scan.root)
         table.add_found(name, MarkReason(Mark.PROTECTED, "editors, agents or git obey it"), guard=True)
     for entry in scan.git_entries:
+        table.searching = _is_deep(entry.path, scan.root)
         reason = MarkReason(Mark.PROTECTED, "git takes the repository it names")
         if entry.kind is PathKind.FILE:
             table.add_found(entry, reason, guard=True)
         else:
             for link in entry.links:
                 table.add_guard(link.path)
+    own = scan.worktree.common if scan.worktree is not None else ""
     for git_dir in scan.git_dirs:
+        table.searching = _is_deep(git_dir.path, scan.root) and git_dir.path != own
         if git_dir.worktree is None:
             _protect_git_dir(table, git_dir, git_rows)
+    table.searching = True
     for obeyed in scan.git_config_targets:
         _protect_obeyed(table, obeyed)
     for directory in scan.unreadable:
+        table.searching = _is_deep(directory, scan.root)
         table.add(
             directory, PathKind.DIRECTORY, MarkReason(Mark.PROTECTED, "it cannot be searched for protected names")
         )
         table.warn(f"{directory} cannot be listed, so it is read-only in the sandbox")
+    table.searching = False
+
+
+def _is_deep(path: str, root: str) -> bool:
+    """Return whether a path lies below a root, and not at its top."""
+    above = root.rstrip("/") + "/"
+    return path.startswith(above) and "/" in path[len(above) :]
 
 
 def _protect_git_dir(table: PathTable, git_dir: GitDir, git_rows: Mapping[str, ProtectedName]) -> None:
     for name, resolved in git_dir.names:
         row = git_rows.get(name)
-        if row is None:
+        gone = is_below(resolved.real, git_dir.path) and not is_below(resolved.existing, git_dir.path)
+        if row is None or (gone and table.searching):
             continue
         # a directory is cheaper to cover, and does no harm where git does not look
         _protect(table, resolved, row if git_dir.worktree_config else replace(row, file=False))

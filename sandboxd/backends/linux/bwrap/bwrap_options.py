@@ -60,6 +60,11 @@ class BwrapOptions:
     """Mounts of the session, which cover their targets before the late mounts."""
     tmp_size: int | None = None
 
+    @property
+    def searched(self) -> tuple[LateMount, ...]:
+        """Return the late mounts of the host's files that may be gone when they are made."""
+        return tuple(one for one in self.late if one.if_there and not one.target.startswith("/proc/"))
+
 
 _rendered: WeakKeyDictionary[FileView, dict[tuple[str, bool, bool], BwrapOptions]] = WeakKeyDictionary()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sandboxd.backends.linux.network.namespace_program import LateMount, MountMethod
 from sandboxd.plan.filesystem.mounts import FileView, Mount, Operation
@@ -30,23 +30,25 @@ class Split:
 
 def split(view: FileView) -> Split:
     """Divide all effective mounts of a view."""
-    links = tuple(LateMount(MountMethod.ENTRY, path) for path in view.open_links)
-    late = _late_ones(view.mounts)
+    links = tuple(LateMount(MountMethod.ENTRY, path, if_there=path in view.searched) for path in view.open_links)
+    late = _late_ones(view.mounts, view.searched)
     early = tuple(
         mount for mount in view.mounts if mount.target not in late and mount.operation is not Operation.OVERLAY
     )
     return Split(early, (*late.values(), *links))
 
 
-def _late_ones(mounts: Sequence[Mount]) -> dict[str, LateMount]:
-    """Return late mounts by target, in order."""
+def _late_ones(mounts: Sequence[Mount], searched: frozenset[str]) -> dict[str, LateMount]:
+    """Return late mounts by target, in order.
+
+    Those that only a search asks for may be gone by now, and no model of a mask is among them if it can be helped."""
     sealed = {mount.target for mount in mounts if mount.operation is Operation.REMOUNT_READ_ONLY}
     shown = {mount.target: mount for mount in mounts if mount.operation is not Operation.REMOUNT_READ_ONLY}
     models: dict[Operation, str] = {}
     found: list[LateMount] = []
     frame: set[str] = set()
     """Directories with mounts of bubblewrap in them, which must stay as they are."""
-    for mount in mounts:
+    for mount in sorted(mounts, key=lambda mount: mount.target in searched):
         if mount.operation in _MASKS and _is_plain(mount, sealed) and _stands_on_the_host(mount, shown):
             models.setdefault(mount.operation, mount.target)
     for mount in reversed(mounts):
@@ -57,7 +59,7 @@ def _late_ones(mounts: Sequence[Mount]) -> dict[str, LateMount]:
         ):  # fmt: skip
             frame.update(_above(mount.target))
         else:
-            found.append(late)
+            found.append(replace(late, if_there=mount.target in searched))
     return {mount.target: mount for mount in reversed(found)}
 
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from weakref import WeakKeyDictionary
@@ -20,11 +20,20 @@ from sandboxd.backends.linux.bwrap.bwrap_options import BwrapOptions
 from sandboxd.backends.linux.bwrap.mount_check import ExpectedMount, expected_mounts, misplaced
 from sandboxd.backends.linux.network.capture import Capture
 from sandboxd.backends.linux.network.namespace_hold import NamespaceHold
-from sandboxd.backends.linux.network.namespace_program import MAX_PROGRAM, Continuation, NamespaceProgram, Step
+from sandboxd.backends.linux.network.namespace_program import (
+    MAX_PROGRAM,
+    Continuation,
+    LateMount,
+    NamespaceProgram,
+    Step,
+)
 from sandboxd.backends.linux.network.namespace_request import HeldDescriptor, NamespaceError
 from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker, WaitingProgram
 from sandboxd.backends.linux.session_overlays import SessionOverlays, close_all, cover
 from sandboxd.errors import LaunchError
+from sandboxd.paths import mount_field
+
+Lost = Callable[[tuple[str, ...]], None]
 
 
 class SandboxSetup:
@@ -40,9 +49,9 @@ class SandboxSetup:
         )
         """The programs for the late mounts, by the steps that precede them."""
 
-    def of(self, options: BwrapOptions, capture: Capture | None) -> RunningSetup:
-        """Return the set-up of one launch."""
-        return RunningSetup(self, options, capture)
+    def of(self, options: BwrapOptions, capture: Capture | None, lost: Lost) -> RunningSetup:
+        """Return the set-up of one launch; `lost` hears which late mounts were not made, if any."""
+        return RunningSetup(self, options, capture, lost)
 
     def programs(self, before: tuple[Step, ...], options: BwrapOptions) -> tuple[NamespaceProgram, ...]:
         """Return the programs for these steps and the late mounts."""
@@ -84,8 +93,9 @@ class _Begun:
 class RunningSetup:
     """The set-up of one launch, see `Preparation`."""
 
-    def __init__(self, setup: SandboxSetup, options: BwrapOptions, capture: Capture | None) -> None:
+    def __init__(self, setup: SandboxSetup, options: BwrapOptions, capture: Capture | None, lost: Lost) -> None:
         self._setup = setup
+        self._lost = lost
         self._options = options
         self._capture = capture
         self._begun: _Begun | None = None
@@ -152,18 +162,33 @@ class RunningSetup:
             if work is not None:
                 work.first.cancel()
             raise
-        if not self._options.overlays:
-            return None if work is None else self._finish(begun, work, pid, listeners)
-        return self._finish_covered(begun, work, pid, listeners, around)
+        more = None if work is None else self._finish(begun, work, pid, listeners)
+        if self._options.overlays:
+            more = self._finish_covered(more, pid, listeners, around)
+        return more if more is None or not self._options.searched else self._mount_again(more, pid, listeners)
+
+    async def _mount_again(self, more: Awaitable[None], pid: int, listeners: Listeners) -> None:
+        """Try once more what was missing when it was to be mounted: a program that saves a file removes it first."""
+        await more
+        assert listeners.inside is not None
+        if missing := self._missing(pid):
+            for program in programs_of(missing):
+                await self._start(pid, listeners.inside.fileno(), program)
+            if missing := self._missing(pid):
+                self._lost(tuple(one.target for one in missing))
+
+    def _missing(self, pid: int) -> list[LateMount]:
+        points = {mount_field(line, 4) for line in _mounts_around(pid).split(b"\n") if line}
+        return [one for one in self._options.searched if one.target not in points]
 
     async def _finish_covered(
-        self, begun: _Begun | None, work: _Work | None, pid: int, listeners: Listeners, around: bytes
+        self, more: Awaitable[None] | None, pid: int, listeners: Listeners, around: bytes
     ) -> None:
         """Mount the overlays, and in them what was there; meanwhile finish the rest."""
         covering = asyncio.ensure_future(self._cover(pid, listeners, around))
         try:
-            if work is not None:
-                await self._finish(begun, work, pid, listeners)
+            if more is not None:
+                await more
             await covering
         finally:
             covering.cancel()

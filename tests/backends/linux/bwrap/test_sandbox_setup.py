@@ -50,7 +50,8 @@ async def test_a_sandbox_that_ends_early_leaves_its_namespaces_empty(bubblewrap:
     [init] = children(bubblewrap.pid)
     async with namespace_worker() as worker:
         assert worker.pid is not None
-        completing = SandboxSetup(worker, SessionOverlays(worker)).of(BwrapOptions((), needs_file=False), CAPTURE)
+        setup = SandboxSetup(worker, SessionOverlays(worker))
+        completing = setup.of(BwrapOptions((), needs_file=False), CAPTURE, lambda lost: None)
         listeners = Listeners(namespace=os.open(f"/proc/{init}/ns/net", os.O_RDONLY))
         completing.born(init, bubblewrap.pid)
         resident = worker.pid
