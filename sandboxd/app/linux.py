@@ -27,7 +27,7 @@ from sandboxd.backends.linux.helper.supervision import ABSENT_NAMES, NOTIFICATIO
 from sandboxd.backends.linux.landlock.confinement import Landlock
 from sandboxd.backends.linux.landlock.landlock_probe import REMEDY as LANDLOCK_REMEDY
 from sandboxd.backends.linux.landlock.landlock_probe import find_landlock
-from sandboxd.backends.linux.network.capture import Reach
+from sandboxd.backends.linux.network.capture import NOTHING, Reach
 from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
 from sandboxd.backends.linux.network.unix_sockets import with_names
 from sandboxd.backends.linux.session_overlays import OverlayRecord
@@ -139,9 +139,9 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
         tried = await asyncio.to_thread(find_landlock, helper)
         advice = await asyncio.to_thread(check_git)
         limits = CheckStep("limits", groups.found, groups.text, required=False)
-        captured = [] if backend.ability.reach is None and not backend.ability.reason else [_capture_step(backend)]
         overlay = CheckStep("overlay", not backend.no_overlays, backend.no_overlays or _OVERLAYS, required=False)
-        advised = (*captured, overlay, limits, advice, _own_code_step())
+        probed = () if backend.ability is NOTHING else (_capture_step(backend), overlay)  # what a sandbox tries
+        advised = (*probed, limits, advice, _own_code_step())
         return (*found, _landlock_step(tried), _absence_step(unguarded), *advised)
 
     def make(policy: Policy, place: Place, found: Facts, shells: tuple[str, ...]) -> Layout:

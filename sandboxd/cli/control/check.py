@@ -20,6 +20,7 @@ HELP = Help(
 CANNOT = 1
 ADVICE = "advice_"
 """The prefix of the codes of optional steps."""
+_COLOURS = {"ok": "green", "FAILED": "red"}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -37,11 +38,11 @@ def main(arguments: Sequence[str]) -> int:
 def _print(result: CheckResult) -> None:
     width = max((len(step.name) for step in result.steps), default=0)
     for step in result.steps:
-        mark = "ok    " if step.ok else "advice" if step.code.startswith(ADVICE) else "FAILED"
-        mark = coloured(mark, {"FAILED": "red", "advice": "yellow"}.get(mark, "green"))
+        mark = "ok" if step.ok else "advice" if step.code.startswith(ADVICE) else "without" if result.ok else "FAILED"
+        mark = coloured(f"{mark:<7}", _COLOURS.get(mark, "yellow"))
         sys.stdout.write(f"{mark}  {step.name:<{width}}  {visible(step.detail, 2000)}\n")
         if not step.ok and step.remedy:
-            sys.stdout.write(f"{'':8}{'':<{width}}  remedy: {visible(step.remedy, 2000)}\n")
+            sys.stdout.write(f"{'':9}{'':<{width}}  remedy: {visible(step.remedy, 2000)}\n")
     if result.ok:
         sys.stdout.write(f"Sandboxes can be started. Layers: {', '.join(result.layers) or 'none'}\n")
     else:

@@ -11,7 +11,7 @@ from sandboxd import PACKAGE, __version__
 from sandboxd.cli.control.status import SESSIONS_SHOWN, _rows, counted, duration, warn_of_another_program
 from sandboxd_client.wire.messages.origins import OriginRecord
 from sandboxd_client.wire.messages.sessions import SessionRecord
-from sandboxd_client.wire.messages.status import PhaseRecord, StatusResult
+from sandboxd_client.wire.messages.status import AuditRecord, PhaseRecord, StatusResult
 from support.daemons import DaemonProcess
 from support.users import Identity
 
@@ -55,6 +55,15 @@ def test_status_lists_what_needs_attention_first() -> None:
     assert len(listed) == SESSIONS_SHOWN and listed[0].startswith("s-40")
     assert "and 40 more (--json has them all)" in [value for _, value in rows]
     assert ("commands", "1 running, in 50 sessions") in rows
+
+
+@pytest.mark.parametrize(
+    ("failure", "blocking", "end"),
+    [("", True, ""), ("disk full", False, ""), ("disk full", True, "; nothing new runs")],
+)
+def test_only_a_blocking_audit_log_stops_commands(failure: str, blocking: bool, end: str) -> None:
+    audit = AuditRecord(True, "/a", 3, 0, failure, blocking)
+    assert dict(_rows(status(audit=audit)))["audit"] == f"/a, 3 lines{end}"
 
 
 def test_the_file_that_switches_the_sandbox_on_or_off_is_named() -> None:
