@@ -78,7 +78,7 @@ class Planner:
             warnings = [
                 f"{name} names {neutralise(path)}, which the command may not read: {decision.text}"
                 for name, path in certificates
-                if not (decision := await self._decide(layout, path, write=False)).allowed
+                if not (decision := self._decide(layout, path, await self._facts.resolve(path), write=False)).allowed
             ]
             known = self._certificates[layout] = certificates, tuple(warnings)
         return known[1]
@@ -101,11 +101,18 @@ class Planner:
         return layout
 
     async def explain(self, policy: Policy, place: Place, path: str, *, write: bool) -> Decision:
-        """Decide whether this absolute path may be read or written in that place."""
-        return await self._decide(await self.layout(policy, place), path, write=write)
+        """Decide whether this absolute path may be read or written in that place; a denial has a violation's hint."""
+        found = await self._facts.resolve(path)
+        decision = self._decide(await self.layout(policy, place), path, found, write=write)
+        if decision.allowed:
+            return decision
+        kind = ViolationKind.WRITE if write else ViolationKind.READ
+        operation = "openat" if found.kind is None else "write"  # an absent name is made first
+        symptom = Symptom(kind, operation, neutralise(path), place.home, decision, found.kind is not None)
+        return replace(decision, hint=hint_for(symptom))
 
-    async def _decide(self, layout: Layout, path: str, *, write: bool) -> Decision:
-        return decide_path(effective_access_at(layout.entries, path, await self._facts.resolve(path)), write=write)
+    def _decide(self, layout: Layout, path: str, found: ResolvedPath, *, write: bool) -> Decision:
+        return decide_path(effective_access_at(layout.entries, path, found), write=write)
 
     async def explain_socket(self, policy: Policy, place: Place, path: str) -> Decision:
         """Decide whether a command in that place may connect to a Unix socket."""

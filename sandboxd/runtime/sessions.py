@@ -112,7 +112,9 @@ class Sessions:
         found = [one.id for one in self.all() if one.spec.detached and one.spec.name == name]
         if len(found) > 1:
             raise CallerError(
-                "session_ambiguous", f"{len(found)} sessions have the name {name!r}", hint="sandboxd session list"
+                "session_ambiguous",
+                f"{len(found)} sessions have the name {name!r}",
+                hint="list them with: sandboxd session list",
             )
         return found[0] if found else name
 
@@ -226,7 +228,7 @@ class Sessions:
             found = [one for one in running if one.wrap_id.startswith(name)]
         if len(found) != 1:
             what = "no running command has" if not found else f"{len(found)} running commands have"
-            raise CallerError("command_unknown", f"{what} the id {name!r}", hint="sandboxd ps")
+            raise CallerError("command_unknown", f"{what} the id {name!r}", hint="list them with: sandboxd ps")
         return found[0]
 
     def commands_called(self, command_id: str, among: Callable[[str], bool] = lambda session_id: True) -> list[Command]:

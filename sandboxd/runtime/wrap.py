@@ -60,9 +60,10 @@ def check_restrictions(policy: Policy) -> tuple[str, ...]:
     others = f", and {len(more)} more like it" if more else ""
     hint = "ask the administrator of this machine"
     if not managed:
-        hint = f"{first.hint or 'correct or remove it'}; `sandboxd settings lint` says more"
+        hint = "correct or remove it (see: sandboxd settings lint)"
         if policy.allow_overrides:
             hint += "; to run without that restriction: sandboxd run --ignore-unknown-restrictions"
+        hint += f"; {first.hint}" if first.hint else ""
     origin = first.origin
     raise PolicyError(
         "restriction_unknown",

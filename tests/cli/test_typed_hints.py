@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 from sandboxd.cli.main import COMMANDS, described_commands
+from support.command_lines import LINE, texts
 
-ROOT = Path(__file__).resolve().parents[2]
-LINE = re.compile(r"(?:: |`|run: |with |run |see |^)sandboxd ([a-z]+)((?: [^\s`,;:()]+)*)")
-
-
-def texts() -> Iterator[tuple[str, str]]:
-    """Each text of the code that is not documentation, with its place."""
-    for folder in ("sandboxd", "client/sandboxd_client"):
-        for file in (ROOT / folder).rglob("*.py"):
-            tree = ast.parse(file.read_text())
-            documentation = {
-                id(node.body[0].value)
-                for node in ast.walk(tree)
-                if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
-                and node.body
-                and isinstance(node.body[0], ast.Expr)
-            }
-            for node in ast.walk(tree):
-                if isinstance(node, ast.JoinedStr):
-                    text = "".join(str(one.value) if isinstance(one, ast.Constant) else "X" for one in node.values)
-                    yield text, f"{file.relative_to(ROOT)}:{node.lineno}"
-                elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
-                    yield node.value, f"{file.relative_to(ROOT)}:{node.lineno}"
+WORDS = re.compile(r"[a-z]+ \((.*)\)$")
+"""The alternatives in the usage of a command."""
 
 
 def test_every_command_line_of_a_message_can_be_typed() -> None:
@@ -49,5 +27,8 @@ def test_every_command_line_of_a_message_can_be_typed() -> None:
             given = words[: words.index("--")] if "--" in words else words
             unknown = [word for word in given if word.startswith("--") and word.partition("=")[0] not in options]
             wrong += [f"{place}: {name} has no {word}" for word in unknown]
+            kinds = WORDS.match(tables[name].usage)
+            if kinds and words and re.fullmatch(r"[a-z]+", words[0]) and words[0] not in kinds[1].split():
+                wrong.append(f"{place}: {name} has no {words[0]}: {found[0]}")
     assert not wrong, "\n".join(wrong)
     assert seen > 40, "the search finds them"

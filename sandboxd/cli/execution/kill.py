@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
     parsed = HELP.read(arguments)
     names = [*parsed.words, *(parsed.command or ())]
     if not names:
-        raise UsageError("kill needs the id of a command", "sandboxd ps")
+        raise UsageError("kill needs the id of a command", "list them with: sandboxd ps")
     try:
         grace_s = None if "grace" not in parsed else float(parsed.get("grace"))
     except ValueError:

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(rest) > {"end": sys.maxsize, "shell": 1}.get(action, 0):
         raise UsageError(f"unexpected word {visible(rest[-1], 60)}")
     if action == "end" and not rest:
-        raise UsageError("session end needs the id or name of a session", "sandboxd session list")
+        raise UsageError("session end needs the id or name of a session", "list them with: sandboxd session list")
     with client(parsed) as box:
         if action == "list":
             return _list(box, parsed)

@@ -32,7 +32,7 @@ from sandboxd.policy.commands.wide_programs import runs_others
 from sandboxd.policy.decision import Behavior, Decision, PermissionMode, Reason
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.model import CommandPolicy, CommandRule, Policy
-from sandboxd.settings.origins import Origin
+from sandboxd.settings.origins import Origin, Source
 
 MAX_NESTING = 3
 MAX_TEXTS = 32
@@ -222,7 +222,9 @@ def excluded_gate(policy: Policy, request: CommandRequest) -> CommandDecision | 
         f"runs outside the sandbox: {exclusion.why}{careful}",
         rule=exclusion.rule.pattern,
         origin=exclusion.rule.origin,
-        hint=f"take it off the list with: sandboxd exclude remove {shlex.quote(exclusion.rule.pattern)}",
+        hint=f"take it off the list with: sandboxd exclude remove {shlex.quote(exclusion.rule.pattern)}"
+        if exclusion.rule.origin.source is Source.LOCAL
+        else f"take it off the list in {exclusion.rule.origin}",
     )
 
 

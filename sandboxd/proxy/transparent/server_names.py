@@ -57,7 +57,7 @@ class ServerNameCheck:
             return self._object(name, f"begins with a TLS handshake for an unreadable host ({error.reason})")
         if found == self._host or self._allows(found):
             return True
-        hint = f"run sandboxd allow domain {name}, or set sandbox.network.checkServerName to log"
+        hint = f"run: sandboxd allow domain {name}, or set sandbox.network.checkServerName to log"
         return self._object(name, f"begins with a TLS handshake for {name}, which is not allowed", hint)
 
     def _object(self, name: str, what: str, hint: str = _UNREADABLE) -> bool:

@@ -32,7 +32,7 @@ class InotifyWatcher:
             raise HostError(
                 "watch_unavailable",
                 f"cannot watch settings files: {error}",
-                hint="raise fs.inotify.max_user_instances, or use: sandboxd settings reload",
+                hint="raise fs.inotify.max_user_instances; until then, after changes: sandboxd restart",
             ) from error
         self._names: dict[int, tuple[bool, set[str]]] = {}
         """By watch: True when all `.json` entries matter, and the entries that matter."""

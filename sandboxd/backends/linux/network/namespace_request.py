@@ -41,7 +41,7 @@ class NamespaceError(LaunchError):
 _NETWORK_FAILED = (
     "network_not_set_up",
     "cannot set up the network of the sandbox",
-    "run sandboxd check for the missing parts, or set sandbox.network.transparent to false",
+    "see what is missing: sandboxd check; or: sandboxd settings set sandbox.network.transparent false",
 )
 _MOUNT_FAILED = (
     "mount_failed",
