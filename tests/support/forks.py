@@ -63,8 +63,10 @@ def close_forkers() -> None:
 
 
 def is_alike(identity: Identity, env: Mapping[str, str]) -> bool:
-    """Whether a process forked there is what one started here would be: no variable that counts earlier,
-    and the namespaces of this thread."""
+    """Whether a process forked there is what one started here would be: the usual script, no variable that counts
+    earlier, and the namespaces of this thread."""
+    if (identity.base / "bin" / "sandboxd").read_text() != identity.code.script:
+        return False
     pid = forker_of(identity)[0].pid
     places = [f"/proc/{place}/ns/" for place in (pid, "thread-self")]
     return not any(name.startswith(_AT_START) for name in env) and all(

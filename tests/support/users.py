@@ -49,6 +49,11 @@ class Code:
     search_path: tuple[str, ...]
     tree: Path
 
+    @property
+    def script(self) -> str:
+        """That of the command line."""
+        return f"#!{self.python} -I\nimport sys\nfrom sandboxd.cli.main import main\nsys.exit(main())\n"
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -202,8 +207,7 @@ def make_identity(kind: str, base: Path, code: Code) -> Identity:
         (base / folder).mkdir(mode=mode)
         (base / folder).chmod(mode)
         identity.own(base / folder)
-    script = f"#!{code.python} -I\nimport sys\nfrom sandboxd.cli.main import main\nsys.exit(main())\n"
-    identity.write(base / "bin" / "sandboxd", script, mode=0o755)
+    identity.write(base / "bin" / "sandboxd", code.script, mode=0o755)
     return identity
 
 
