@@ -48,6 +48,7 @@ STARTED = (
     "~/.config/systemd ~/.config/systemd/user ~/.config ~/.local ~/.zshrc ~/.gitconfig ~/.vimrc ~/bin ~/go/bin "
     "~/x/.vscode /run/user/1000 "
     "/etc/cron.d /etc/cron.d/x /etc/profile.d /etc/ld.so.preload /etc/systemd/system /usr/lib/python3 /usr/local/sbin "
+    "/var/spool /run/user /var/cache /var/log /var/lib/apt/lists /var/cache/apt/archives /var/lib/cloud/scripts "
     "/var/spool/cron /var/spool/cron/crontabs/me /run/systemd /run/user/1000/systemd/private /opt/tool/bin /boot/x "
     "/lib/systemd /root/.bashrc /nix/store ~/.pyenv/versions ~/.cargo ~/.cargo/bin ~/.config/nvim ~/.npmrc ~/.docker "
     "~/.ss* ~/.bash* ~/.config/auto* ~/.s*/x /etc/cr* /etc/*/x /**/cron.d ~/**/.ssh /dev/sda /dev/mem"

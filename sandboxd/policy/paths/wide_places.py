@@ -34,8 +34,15 @@ _TREES: Final = (
     ("it is of the system", """/bin /boot /efi /etc /lib /lib32 /lib64 /libx32 /nix /private/etc /sbin /snap /usr
      /Applications /Library /System /proc /sys"""),
     ("it says what is started, and when", """/var/spool/cron /var/spool/at /var/spool/anacron /run/systemd
-     /run/udev /run/user/*/systemd /var/lib/systemd /var/lib/dpkg /var/lib/rpm /var/lib/docker /var/lib/containers"""),
+     /run/udev /run/user/*/systemd /var/lib/systemd /var/lib/docker /var/lib/containers /var/lib/cloud /var/lib/kubelet
+     /var/lib/libvirt /var/lib/machines /var/lib/portables"""),
+    ("programs are installed or updated from it", """/var/lib/dpkg /var/lib/rpm /var/lib/apt /var/cache/apt /var/lib/dnf
+     /var/cache/dnf /var/cache/yum /var/lib/pacman /var/cache/pacman /var/lib/snapd /var/lib/flatpak /var/lib/dkms
+     /var/lib/alternatives /var/backups"""),
+    ("it says who may do what", "/var/lib/polkit-1 /var/lib/sudo /var/lib/pam /var/lib/sss /var/lib/AccountsService"),
 )  # fmt: skip
+_OF_THE_SYSTEM: Final = ("/var/log", "/var/cache", "/var/mail", "/var/spool/mail", "/run/lock")
+"""Directories of the system themselves, and not what is below them."""
 _LOGIN: Final = "/run/user/*"
 _SOURCE_TREES: Final = ("/usr/src/", "/usr/local/src/")
 _CACHES: Final = frozenset({".cache", ".npm", ".bun", ".gradle"})
@@ -128,8 +135,17 @@ def _all_places(home: str) -> Iterator[WidePlace]:
     yield WidePlace(_LOGIN, _STARTED.format(path="{path}", why="programs of your login listen there"), below=False)
     for one in (*_WITHOUT_TREES, *_TREES[0][1].split()):
         yield WidePlace(at_home(one), _EVERYTHING, below=False, writing=False)
+    for one in dict.fromkeys((*_OF_THE_SYSTEM, *(above for _, trees in _TREES for above in _above(trees)))):
+        yield WidePlace(one, _STARTED.format(path="{path}", why="it is of the system"), below=False)
     for directory in (".claude", ".claude/settings.json", ".claude/settings.local.json"):
         yield WidePlace(f"{home}/{directory}", _SETTINGS_WHY, below=False, writing=False)
+
+
+def _above(trees: str) -> Iterator[str]:
+    """Yield the directories above these trees: who can write there can replace them."""
+    for tree in trees.split():
+        while (tree := posixpath.dirname(tree)) != "/":
+            yield tree
 
 
 def _is_at(named: Sequence[str], place: WidePlace) -> bool:
