@@ -25,7 +25,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 
 def test_the_wheel_brings_the_helper_for_both_machines(wheel: zipfile.ZipFile) -> None:
-    for machine, name in itertools.product(MACHINES, ("apply-seccomp", "namespaces")):
+    for machine, name in itertools.product(MACHINES, ("apply-seccomp", "launch", "namespaces")):
         entry = wheel.getinfo(f"sandboxd/vendor/seccomp/{machine}/{name}")
         assert wheel.read(entry) == (CHECKOUT / "vendor" / "seccomp" / machine / name).read_bytes()
         assert entry.external_attr >> 16 & 0o777 == 0o755, "pip keeps the mode: it has to be executable"

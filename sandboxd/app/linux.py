@@ -83,7 +83,7 @@ class LogOnChange:
 @asynccontextmanager
 async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
     """Assemble the Linux back end. Raises HostError when the helper is missing."""
-    helper, machine = find_helper(), machine_name()
+    helper, launcher, machine = find_helper(), find_helper(name="launch"), machine_name()
     search_path = context.environment.get("PATH") or ""
     executed = dict.fromkeys(own_code(os.path.dirname(os.path.dirname(helper))))
     strict, weaker = probe_options(), probe_options(weaker=True)
@@ -115,7 +115,7 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
             executed[bwrap.path] = None
             state_log.now("")
             closed = unwatched or closed_memory()
-            return LinuxTools(helper, bwrap.path, False, closed, unbounded, groups, landlock, unguarded)
+            return LinuxTools(launcher, bwrap.path, False, closed, unbounded, groups, landlock, unguarded)
         except HostError as error:
             if not wanted.weaker_nested_sandbox:
                 state_log.now("no sandbox can be started", error)
@@ -129,7 +129,7 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
             raise
         state_log.now("sandboxes are weaker than usual (enableWeakerNestedSandbox)", because)
         closed = unwatched or closed_memory()
-        return LinuxTools(helper, bwrap.path, True, closed, unbounded, groups, landlock, WEAKER_WARNING)
+        return LinuxTools(launcher, bwrap.path, True, closed, unbounded, groups, landlock, WEAKER_WARNING)
 
     async def steps() -> Sequence[CheckStep]:
         configured = context.policy().platform.bwrap_path

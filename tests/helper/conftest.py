@@ -32,13 +32,15 @@ from sandboxd.backends.linux.helper.launch_configuration import Flags, LaunchCon
 from sandboxd.backends.linux.helper.supervision import flags_of
 from sandboxd.backends.linux.seccomp.filter import build_filter
 from sandboxd.plan.plan import Supervision
-from support.users import Identity
+from support.users import SYSTEM_PATH, Identity
 from support.waiting import LIMIT_S
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MACHINE = os.uname().machine
 BWRAP = shutil.which("bwrap") or "/usr/bin/bwrap"
 TICKET = "the-ticket"
+PYTHON = os.path.basename(os.path.realpath(shutil.which("python3", path=SYSTEM_PATH) or ""))[:15]
+"""The program that Python tests run, as the helper names it: by its executable."""
 
 OPTIONS = (
     *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"),
@@ -159,7 +161,8 @@ class Launcher:
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
-        self.helper = str(identity.code.tree / "vendor" / "seccomp" / MACHINE / "apply-seccomp")
+        programs = identity.code.tree / "vendor" / "seccomp" / MACHINE
+        self.helper, self.launcher = str(programs / "apply-seccomp"), str(programs / "launch")
         self.path = str(identity.runtime / "bridge")
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(self.path)
@@ -169,7 +172,7 @@ class Launcher:
         self.started: list[Sandbox] = []
 
     def words(self, options: Sequence[str] = OPTIONS, *, stage: str = "launch") -> list[str]:
-        return [self.helper, stage, self.path, TICKET, "--", BWRAP, *options, "--", *INIT_WORDS]
+        return [self.launcher, stage, self.path, TICKET, "--", BWRAP, *options, "--", *INIT_WORDS]
 
     def start(self, words: Sequence[str], **keywords: Any) -> Sandbox:
         """Starts any argv, and returns at once: the test goes on as the daemon."""

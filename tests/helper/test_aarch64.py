@@ -26,7 +26,7 @@ def helper(launch: Launcher) -> str:
 
 def start(launch: Launcher, helper: str, message: bytes) -> Sandbox:
     """The launch stage of this machine, bubblewrap, and the emulated init stage."""
-    words = [launch.helper, "launch", launch.path, TICKET, "--", BWRAP, *OPTIONS, "--", EMULATOR, helper, "init"]
+    words = [launch.launcher, "launch", launch.path, TICKET, "--", BWRAP, *OPTIONS, "--", EMULATOR, helper, "init"]
     sandbox = launch.start(words)
     sandbox.accept()
     sandbox.send(message)
@@ -42,7 +42,7 @@ def test_wrong_arguments(launch: Launcher, helper: str, words: list[str]) -> Non
 
 def test_no_daemon(launch: Launcher, helper: str) -> None:
     launch.listener.close()
-    words = [EMULATOR, helper, "launch", launch.path, TICKET, "--", BWRAP]
+    words = [EMULATOR, helper.replace("apply-seccomp", "launch"), "launch", launch.path, TICKET, "--", BWRAP]
     status, out, err = launch.start(words).finish()
     assert (status, out) == (125, "")
     assert err.startswith("sandboxd: cannot ")

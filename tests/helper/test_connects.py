@@ -24,7 +24,7 @@ from sandboxd.plan.plan import Supervision, UnixSockets
 from support.users import Identity
 from support.waiting import wait_until
 
-from .conftest import OPTIONS, Launcher, Sandbox
+from .conftest import OPTIONS, PYTHON, Launcher, Sandbox
 
 INTERNET = Supervision(connects=True)
 UNIX = Supervision(unix_sockets=UnixSockets.LISTED)
@@ -71,13 +71,15 @@ class TestInternet:
     def test_asked_and_refused_and_let_through(
         self, launch: Launcher, watched: Supervision, family: int, address: tuple[str, int], asked: tuple[object, ...]
     ) -> None:
-        script = f"{TRY}\nfor _ in range(2): attempt({family}, 1, {address!r})"
+        """Its name is that of its executable, whatever a thread calls itself."""
+        named = "open('/proc/self/comm', 'w').write('main2')"
+        script = f"{TRY}\n{named}\nfor _ in range(2): attempt({family}, 1, {address!r})"
         sandbox = launch.python(script, watched=watched)
         sandbox.expect(Started())
         for number in (errno.ECONNREFUSED, 0):
             got = question(sandbox)
             assert (got.family, got.address, got.port) == asked
-            assert got.process == "python3" and got.pid > 1
+            assert got.process == PYTHON and got.pid > 1
             answer(sandbox, got, number)
         assert finish(sandbox) == "ECONNREFUSED\nENETUNREACH\n"
 
@@ -584,8 +586,9 @@ for port in (0, 0):
         line = """cp "$(readlink -f "$(command -v python3)")" /tmp/p; chmod 111 /tmp/p; exec /tmp/p -I -S -c "$@" """
         sandbox = launch(["sh", "-c", line, "sh", script, path], watched=UNIX)
         sandbox.expect(Started())
-        refused = [event.path for event in sandbox.rest() if isinstance(event, RefusedCall)]
-        assert refused == ["/(an address that cannot be read)", "/(a socket that cannot be looked at)"]
+        refused = [event for event in sandbox.rest() if isinstance(event, RefusedCall)]
+        assert {event.path for event in refused} == {"/(a socket that cannot be looked at)"}
+        assert sum(event.count for event in refused) == 3
         assert finish(sandbox) == "EACCES\n" * 3
 
     def test_a_caller_that_hides_is_looked_at_all_the_same(self, launch: Launcher, sockets: Sockets) -> None:

@@ -58,23 +58,23 @@ class TestArguments:
         ],
     )  # fmt: skip
     def test_wrong_ones(self, launch: Launcher, words: list[str]) -> None:
-        assert_refused(launch.start([launch.helper, *words]).finish(), "wrong arguments")
+        assert_refused(launch.start([launch.launcher, *words]).finish(), "wrong arguments")
 
     def test_no_arguments_at_all(self, launch: Launcher) -> None:
-        keywords = {"executable": launch.helper}
+        keywords = {"executable": launch.launcher}
         sandbox = launch.start([""], **keywords)
         assert_refused(sandbox.finish(), "wrong arguments")
 
     @pytest.mark.parametrize(("path", "ticket"), [("/" + "x" * 108, "t"), ("/s", "t" * 65)])
     def test_too_long(self, launch: Launcher, path: str, ticket: str) -> None:
-        words = [launch.helper, "launch", path, ticket, "--", BWRAP]
+        words = [launch.launcher, "launch", path, ticket, "--", BWRAP]
         assert_refused(launch.start(words).finish(), "is too long")
 
     def test_init_by_hand(self, launch: Launcher) -> None:
         assert_refused(launch.start([launch.helper, "init"]).finish(), "init is not process 1")
 
     def test_no_bubblewrap(self, launch: Launcher) -> None:
-        sandbox = launch.start([launch.helper, "launch", launch.path, TICKET, "--", "/nonexistent/bwrap", "x"])
+        sandbox = launch.start([launch.launcher, "launch", launch.path, TICKET, "--", "/nonexistent/bwrap", "x"])
         sandbox.accept()
         assert sandbox.next_event() == Failed("cannot run /nonexistent/bwrap: No such file or directory")
         status, out, err = sandbox.finish()

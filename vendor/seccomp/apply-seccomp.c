@@ -1,12 +1,10 @@
 /* apply-seccomp: the process between bubblewrap and a sandboxed command. docs/helper.md describes the bytes.
- * THEORY OF OPERATION. Two stages and no policy: the daemon has decided. No C library is linked; begin() runs first.
- * launch (on the host): connects to the daemon, names its ticket, and becomes bubblewrap (same pid) with these
- *     descriptors: 3 the connection, 4 this executable, 5 a pidfd of its parent (the OWNER, for whom the command runs),
- *     6 a pidfd of itself, 8 a pipe for `bwrap --info-fd 8`, and after `launch-args` 7, for `bwrap --args 7`.
- * init (process 1 in the sandbox): reads the configuration from 3; opens the listening sockets it names and hands them
- *     out, with the network namespace; forks. The child closes everything; once init has had GO, where it waits for
- *     that, it confines itself (landlock.c), installs the filter and becomes the command. Init reaps, forwards signals,
- *     looks at calls that the filter sends it (notifications.c, connects.c), reports, ends with the command's status.
+ * THEORY OF OPERATION. No policy: the daemon has decided. No C library is linked; begin() runs first. Init, process 1
+ * in the sandbox, has the descriptors of launch.c. It reads the configuration from 3; opens the listening sockets
+ * that are named there and hands them out, with the network namespace; forks. The child closes everything; once init
+ * has had GO, where it waits for that, it confines itself (landlock.c), installs the filter and becomes the command.
+ * Init reaps, forwards signals, looks at calls that the filter sends it (notifications.c, connects.c), reports, ends
+ * with the command's status.
  * PROMISES
  *  1. The command runs under exactly the filter and the confinement of the configuration, or not at all. "No filter"
  *     must be said with a flag; every contradiction, excess or shortage of bytes in the configuration is an error.
@@ -21,7 +19,6 @@
  *  5. The command cannot reach init, which is not dumpable; signals from inside are only read, never acted upon.
  *  6. Terminal and session are left alone, and so is the process group where there is a terminal. Where there is none
  *     the command leads a group of its own, since kill(0, ...) would otherwise reach out of the namespace.
- *  7. bubblewrap sees none of the owner's environment (LD_PRELOAD); standard streams are bytes and no more (streams.c).
  * Trusted: the daemon, bubblewrap, the kernel; not what runs after the exec: its status, paths, addresses are data. */
 #include <errno.h>
 #include <fcntl.h>
@@ -32,215 +29,16 @@
 #include <signal.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include "bridge.h"
 
-enum { EXECUTABLE = 4, OWNER = 5, BWRAP = 6, OPTIONS = 7, INFO = 8, REPORT = 3 /* in the child, for BRIDGE */ };
-
-enum { SETUP_FAILED = 125, NOT_EXECUTABLE = 126, NOT_FOUND = 127, KILLED = 128 + SIGKILL, ANSWER_WITHIN_S = 30 };
-
-/* ---- What is said: to the person, to the daemon, and by the child to init -------------------------------------- */
-static enum { NO_PEER, THE_DAEMON, INIT } listens; /* at the other end of descriptor 3 */
-
-static int command; /* its pid in the namespace; 0 until it has been forked */
-
-int tell(uint32_t type, const void *payload, unsigned length) {
-    uint32_t frame[2 + MAX_PAYLOAD / 4];
-    frame[0] = type;
-    frame[1] = length;
-    memcpy(frame + 2, payload, length);
-    return listens == THE_DAEMON && call(sendto, BRIDGE, frame, 8 + length, MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
-}
-
-static const char reasons[] = /* each behind its number */
-    "\1Operation not permitted\0"
-    "\2No such file or directory\0"
-    "\7Argument list too long\0"
-    "\10Exec format error\0"
-    "\13Resource temporarily unavailable\0"
-    "\15Permission denied\0"
-    "\24Not a directory\0"
-    "\26Invalid argument\0"
-    "\142Address already in use\0"
-    "\143Cannot assign requested address\0"
-    "\157Connection refused\0";
-
-static char line[MAX_PAYLOAD];
-static unsigned line_length;
-
-static void add(const char *text) {
-    while (*text && line_length < sizeof line) {
-        line[line_length++] = *text++;
-    }
-}
-
-static void add_name(const char *name) { /* untrusted bytes: prints only printable ASCII */
-    for (const char *end = name + 160; *name && name < end; name++) {
-        add(*name >= ' ' && *name < 127 ? (char[]){*name, 0} : "?");
-    }
-}
-
-static _Noreturn void fail(int status, const char *what, const char *name, long error, const char *hint) {
-    line_length = 0;
-    add("sandboxd: ");
-    add(what);
-    add(*name ? " " : "");
-    add_name(name);
-    add(error ? ": " : "");
-    const char *reason = NULL;
-    for (const char *one = reasons; *one; one += length_of(one) + 1) {
-        if (error == -*one) {
-            reason = one + 1;
-        }
-    }
-    if (error) {
-        add(reason ? reason : "error ");
-        add(reason ? "" : decimal((unsigned)-error));
-    }
-    tell(FAILED, line + 10, line_length - 10);
-    if (listens == INIT) {
-        call(write, REPORT, ((uint32_t[]){(uint32_t)status, (uint32_t)-error}), 8);
-    }
-    add("\nhint: ");
-    add(hint);
-    add("\n");
-    dispose(SIGPIPE, SIG_IGN);
-    if (command) {
-        call(kill, -1, SIGKILL); /* before the calls that wait for init come back to them as unknown */
-    }
-    call(write, 2, line, line_length);
-    exit_with(status);
-}
-
-static __attribute__((noinline)) _Noreturn void refuse(const char *what, long error, const char *hint) {
-    fail(SETUP_FAILED, what, "", error, hint);
-}
-
-static const char restart[] = "helper and daemon may be of different versions: `sandboxd restart`";
-static const char try_again[] = "a launch is good once: ask for a new one, or see `sandboxd status`";
-static const char not_by_hand[] = "this program is started by `sandboxd run` and by the client library";
-static const char owner_ended[] = "the program that started the sandbox has ended";
-static const char see_check[] = "`sandboxd check` says what this machine lacks";
-
-/* ---- launch: from the owner's exec to bubblewrap ---------------------------------------------------------------- */
-/* Returns the set of the signals that were ignored before. */
-static uint64_t ignore(uint64_t these) {
-    uint64_t before = 0;
-    for (int n = 1; n <= 64; n++) {
-        before |= (uint64_t)dispose(n, these >> (n - 1) & 1 ? SIG_IGN : SIG_DFL) << (n - 1);
-    }
-    return before & ~(1ull << (SIGCHLD - 1));
-}
-
-static void receive_options(void) {
-    char byte, space[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8)));
-    struct msghdr text = {
-        .msg_iov = &(struct iovec){&byte, 1}, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
-    int got = call(recvmsg, BRIDGE, &text, 0) == 1 && byte == OPTIONS_FOLLOW && CMSG_FIRSTHDR(&text);
-    if (!got || *(int *)CMSG_DATA(CMSG_FIRSTHDR(&text)) != OPTIONS) {
-        refuse("the daemon sent no options for bubblewrap", 0, try_again);
-    }
-}
-
-/* The owner's environment is the command's. bubblewrap, still on the host, would obey LD_PRELOAD and the like in it, so
- * until init every entry has a byte in front that no name begins with. (A change of bytes would not do: some other name
- * would become LD_PRELOAD by it.) bubblewrap adds a PWD of its own, which then counts. */
-static void veil(char **environment) {
-    unsigned long size = 0, n;
-    for (char **one = environment; *one; one++) {
-        size += length_of(*one) + 2;
-    }
-    char *to = (char *)call(brk, 0), *stop = to + size;
-    if (call(brk, stop) != (long)stop) {
-        refuse("cannot hold the environment", -ENOMEM, see_check);
-    }
-    for (char **one = environment; *one; one++, to += n + 1) {
-        n = length_of(*one) + 1;
-        *to = VEIL;
-        memcpy(to + 1, *one, n);
-        *one = to;
-    }
-}
-
-static _Noreturn void launch(int with_options, char *path, char *ticket, char **bwrap, char **environment) {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-
-    struct {
-        uint32_t type, length, version;
-        char ticket[64];
-    } hello = {TICKET, sizeof hello - 8, VERSION, {0}};
-
-    unsigned path_length = length_of(path), ticket_length = length_of(ticket);
-    const char *refused, *name, *hint;
-    if (path_length >= sizeof address.sun_path || ticket_length > sizeof hello.ticket) {
-        refuse("the path of the daemon's socket, or the ticket, is too long", 0, not_by_hand);
-    }
-    memcpy(address.sun_path, path, path_length);
-    memcpy(hello.ticket, ticket, ticket_length);
-    long fd, error; /* fills 0, 1 and 2 where the owner left them closed; what follows gets the promised numbers */
-    do {
-        fd = call(openat, AT_FDCWD, "/dev/null", O_RDWR);
-    } while (fd >= 0 && fd < 3);
-    for (fd = 0; fd < 3; fd++) {
-        if ((refused = refused_as_stream((int)fd, &name, &hint))) {
-            fail(SETUP_FAILED, refused, name, 0, hint);
-        }
-    }
-    if ((error = call(close_range, 3, ~0u))) {
-        refuse("cannot close inherited files", error, "this takes Linux 5.9");
-    }
-    if ((fd = call(socket, AF_UNIX, SOCK_STREAM)) != BRIDGE) {
-        refuse("cannot open a Unix socket", fd, see_check);
-    }
-    for (int wait = SO_RCVTIMEO; wait <= SO_SNDTIMEO; wait++) { /* neighbours, on every Linux */
-        call(setsockopt, BRIDGE, SOL_SOCKET, wait, (&(struct timeval){ANSWER_WITHIN_S, 0}), sizeof(struct timeval));
-    }
-    if ((error = call(connect, BRIDGE, &address, sizeof address))) {
-        refuse("cannot reach the daemon", error, try_again);
-    }
-    int ends[2]; /* bubblewrap holds both: it must not die, and leave what it has forked, because the daemon is gone */
-    if ((error = call(pipe2, ends, 0))) {
-        refuse("cannot make a pipe", error, see_check);
-    }
-    call(dup3, ends[0], INFO + 1, 0);
-    call(dup3, ends[1], INFO, 0);
-    drop(ends[0]);
-    drop(ends[1]);
-    listens = THE_DAEMON;
-    send_with(BRIDGE, &hello, sizeof hello, (int[]){INFO + 1}, 1);
-    if ((fd = call(openat, AT_FDCWD, "/proc/self/exe", O_RDONLY)) != EXECUTABLE) {
-        refuse("cannot open /proc/self/exe", fd, see_check);
-    }
-    /* A parent in another pid namespace has no number here (0): then bubblewrap's own end is all that can be seen. */
-    long owner = call(getppid), self = call(getpid);
-    if ((fd = call(pidfd_open, owner ? owner : self)) != OWNER) {
-        refuse("cannot watch the parent", fd, see_check);
-    }
-    if (call(getppid) != owner) {
-        refuse(owner_ended, 0, try_again);
-    }
-    if ((fd = call(pidfd_open, self)) != BWRAP) {
-        refuse("cannot watch bubblewrap", fd, see_check);
-    }
-    call(fcntl, OWNER, F_SETFD, 0);
-    call(fcntl, BWRAP, F_SETFD, 0);
-    if (with_options) {
-        receive_options();
-    }
-    /* Ctrl-C and Ctrl-\ go to the whole process group, and what they mean is for the command to say. If bubblewrap died
-     * of them, it would take along a command that had only been asked to abandon a line of input. */
-    uint64_t interrupts = 1ull << (SIGINT - 1) | 1ull << (SIGQUIT - 1);
-    call(rt_sigprocmask, SIG_SETMASK, &(uint64_t){ignore(interrupts)}, NULL, 8);
-    veil(environment);
-    error = call(execve, bwrap[0], bwrap, environment);
-    fail(SETUP_FAILED, "cannot run", bwrap[0], error, "is bubblewrap installed? `sandboxd check` looks for it");
-}
+enum { NOT_EXECUTABLE = 126, NOT_FOUND = 127, KILLED = 128 + SIGKILL };
 
 /* ---- init: from process 1 to the command, and until its end ---------------------------------------------------- */
 enum { FROM_BRIDGE = 1, FROM_SIGNALS = 2, FROM_CHILD = 4, FROM_NOTIFIER = 8, FROM_TIMER = 16 };
@@ -279,6 +77,19 @@ static int wait_for_news(int child, struct timespec *left) {
                               {BWRAP, POLLIN},
                               {notifier, POLLIN},
                               {timer, POLLIN}};
+    static int others = -1; /* tells of all but the notifier, or fails to, and then all are asked */
+    struct pollfd both[] = {{notifier, POLLIN}, {others, POLLIN}};
+    if (others >= 0 && !left && call(ppoll, both, 2, NULL, NULL) > 0 && !both[1].revents && both->revents == POLLIN) {
+        return FROM_NOTIFIER;
+    }
+    if (others < 0 && notifier >= 0) {
+        others = (int)call(epoll_create1, O_CLOEXEC);
+        for (struct pollfd *one = polled; one < polled + sizeof polled / sizeof *polled; one++) {
+            if (one->fd != notifier) {
+                call(epoll_ctl, others, EPOLL_CTL_ADD, one->fd, (&(struct epoll_event){.events = EPOLLIN}));
+            }
+        }
+    }
     long ready = call(ppoll, polled, sizeof polled / sizeof *polled, left, NULL);
     int orphaned = polled[3].revents | polled[4].revents;
     if ((orphaned || ready < 0) && command) {
@@ -556,6 +367,7 @@ static _Noreturn void supervise(const struct configuration *given, int report) {
     struct timespec left = {given->grace_ms / 1000, given->grace_ms % 1000 * 1000000L}, *killing = NULL;
     for (;;) {
         int news = wait_for_news(report, killing), status, last_status = 0, ended = 0;
+        long pid;
         if (news & FROM_BRIDGE && hear_daemon()) {
             if (killing) {
                 leave(KILLED, SIGKILL); /* asked a second time: at once */
@@ -567,11 +379,12 @@ static _Noreturn void supervise(const struct configuration *given, int report) {
         if (news & FROM_SIGNALS) {
             forward_signals();
         }
-        for (long pid; (pid = call(wait4, -1, &status, WNOHANG | WUNTRACED)) > 0; connect_ended((int)pid, status)) {
+        while (news != FROM_NOTIFIER && (pid = call(wait4, -1, &status, WNOHANG | WUNTRACED)) > 0) {
             if (pid == command && !pass_on_stop(pid, status)) {
                 ended = 1;
                 last_status = status;
             }
+            connect_ended((int)pid, status);
         }
         if (report >= 0 && (ended || news & FROM_CHILD) && hear_child(report, given->flags)) {
             drop(report);
@@ -660,8 +473,5 @@ __attribute__((used)) _Noreturn void begin(long *stack) {
     if (stack[0] == 2 && after("probe", argument[1])) {
         after("probe-landlock", argument[1]) ? probe_landlock() : probe();
     }
-    if (stack[0] >= 6 && after("launch", argument[1]) && after("--", argument[4])) {
-        launch(*after("launch", argument[1]) == '-', argument[2], argument[3], argument + 5, environment);
-    }
-    refuse("wrong arguments for apply-seccomp", 0, not_by_hand);
+    refuse("wrong arguments for apply-seccomp", 0, restart);
 }

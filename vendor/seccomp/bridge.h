@@ -88,6 +88,20 @@ struct guard {
     uint32_t granted, zones, names;
 };
 
+/* Descriptors that the programs hand on. */
+enum { EXECUTABLE = 4, OWNER = 5, BWRAP = 6, OPTIONS = 7, INFO = 8, REPORT = 3 /* in the child, for BRIDGE */ };
+
+enum { SETUP_FAILED = 125, ANSWER_WITHIN_S = 30 };
+
+/* say.c */
+extern enum peer { NO_PEER, THE_DAEMON, INIT } listens; /* at the other end of descriptor 3 */
+
+extern int command; /* its pid in the namespace; 0 until it has been forked */
+extern const char restart[], try_again[], not_by_hand[], owner_ended[], see_check[];
+int tell(uint32_t type, const void *payload, unsigned length); /* whether it has been sent */
+_Noreturn void fail(int status, const char *what, const char *name, long error, const char *hint);
+_Noreturn void refuse(const char *what, long error, const char *hint);
+
 /* landlock.c */
 long grant_below(long set, const char *path, uint64_t access);
 extern const struct confinement *confinement; /* NULL where there is none */
@@ -110,7 +124,6 @@ void remove_variables(char **environment, char **patterns, unsigned count);
 enum { VEIL = 1 }; /* in front of each environment entry that is for the command only */
 
 void unveil(char **environment);
-int tell(uint32_t type, const void *payload, unsigned length); /* whether it has been sent */
 
 /* notifications.c: system calls that wait for init, and the reports on them. */
 extern int notifier, timer; /* descriptors to be waited for, or -1 */
@@ -133,7 +146,7 @@ void on_timer(void);
 void send_reports(void);
 void note_server(void); /* which the daemon is told of soon */
 void drop_reports(void);
-void respond(uint64_t id, long result); /* minus an error number, or what the call returns */
+long respond(uint64_t id, long result); /* with minus an error number, or what the call returns. 0: it was waiting */
 void let_go_on(uint64_t id);
 int still_waits(uint64_t id);
 long tell_notifier(unsigned long request, const void *argument);
@@ -145,12 +158,11 @@ long open_in_proc(uint32_t thread, const char *name, int number, int flags);
 long open_directory(uint32_t thread, int fd, const char *below);        /* where that path begins */
 void report_making(const struct seccomp_notif *call, const char *path); /* where the mounts refuse it */
 long look(long directory, const char *path, uint64_t flags, uint64_t resolve);
-long name_of(long fd, char *to, unsigned long size);
 _Noreturn void probe(void);
 
 /* sockets.c: other calls on sockets. Whether it was one, which is answered there. */
 int on_socket(const struct seccomp_notif *call);
-int is_alone(uint32_t thread); /* no other thread or process can exchange its descriptors while it waits */
+int is_alone(void); /* no other thread or process can exchange the descriptors of the caller while it waits */
 void send_permitted(const struct seccomp_notif *call, int place);
 
 /* unix.c: the files of Unix sockets. */
@@ -165,12 +177,17 @@ void keep_bound(uint32_t thread, int socket, const char *path, const int64_t *be
 long hand_over(int report, int notifier, uint32_t flags); /* 0, or minus an error number */
 long take_over(int report, int child, uint32_t notifier);
 void on_connect(const struct seccomp_notif *call);
-long open_process(const struct seccomp_notif *call); /* a pidfd of the caller, which is kept */
-long duplicate(const struct seccomp_notif *call);    /* the socket that is the first argument, or an error */
+
+/* Of the last call whose socket was duplicated: its process, the links of its directory of threads, and the domain. */
+extern struct caller {
+    uint32_t thread, links;
+    int process, tasks, domain;
+} *caller;
+
+long duplicate(const struct seccomp_notif *call); /* the socket that is the first argument, or an error */
 /* Forks, to do what may take long: 0 in the child, which answers or ends with an error number. The socket is the
  * parent's to close only where there is an error. */
 long in_a_child(const struct seccomp_notif *call, int socket, const char *bound_to);
-int option(int socket, int name);                                     /* of SOL_SOCKET; -1: it has none */
 int is_foreign(int socket);                                           /* made in another network than this one */
 long refuse_foreign(const struct seccomp_notif *call);                /* reports that; -EACCES */
 int ask_before_sending(const struct seccomp_notif *call, int target); /* 0: too many wait. The target is closed there */
@@ -196,9 +213,6 @@ enum { OPENED, FILE_WRITTEN, NAME_MADE, NAME_REMOVED, FILE_CHANGED, RENAMED, LIN
 enum { GOES_ON = 1 << 24, ANSWERED }; /* instead of what a call returns: made by the caller; nothing left to do */
 
 extern char path[2][PATH], found[PATH + PATH + 2];
-char *put(char *to, const char *text);
-char *own_link(long fd);
-char *last_part(char *of); /* and takes slashes from its end */
 int is_here_or_above(const char *name);
 long read_path(uint32_t thread, uint64_t from, char *to); /* its length */
 long look_above(long directory, char *whole, char *part, uint64_t magic);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds the helper's two programs for both processors and writes SHA256SUMS.
+"""Builds the helper's three programs for both processors and writes SHA256SUMS.
 
     python vendor/seccomp/build.py            build into vendor/seccomp/{x86_64,aarch64}/
     python vendor/seccomp/build.py --into D   build into D/{x86_64,aarch64}/, as the test does that compares the bytes
@@ -26,8 +26,9 @@ from pathlib import Path
 ZIGLANG = "0.13.0"
 HERE = Path(__file__).resolve().parent
 PROGRAMS = {
-    "apply-seccomp": ("apply-seccomp.c", "streams.c", "notifications.c", "connects.c", "sockets.c", "unix.c",
-                      "search.c", "landlock.c", "guard.c", "modes.c", "kernel.c"),
+    "apply-seccomp": ("apply-seccomp.c", "notifications.c", "connects.c", "sockets.c", "unix.c", "search.c",
+                      "landlock.c", "guard.c", "modes.c", "say.c", "kernel.c"),
+    "launch": ("launch.c", "streams.c", "say.c", "kernel.c"),
     "namespaces": ("namespaces.c", "kernel.c"),
 }  # fmt: skip
 

@@ -27,7 +27,7 @@
 #include <sys/wait.h>
 #include "bridge.h"
 
-enum { MOST_WAITING = 256, SOON_MS = 100, MPTCP = 262, LATER = 1 };
+enum { MOST_WAITING = 256, MOST_KEPT = 8, SOON_MS = 100, MPTCP = 262, LATER = 1 };
 
 enum { A_CONNECT = 1, A_SEND, A_BIND, ANOTHER_CALL };
 
@@ -90,11 +90,6 @@ void ask_about_ports(const struct ports *first, unsigned count) {
     asked_count = count;
 }
 
-int option(int socket, int name) {
-    int value = -1, size = sizeof value;
-    return call(getsockopt, socket, SOL_SOCKET, name, &value, &size) ? -1 : value;
-}
-
 static uint64_t number_of(int socket, int name) {
     uint64_t value = 0;
     call(getsockopt, socket, SOL_SOCKET, name, &value, &(int){sizeof value});
@@ -126,8 +121,7 @@ static void forget(struct waiting *one) {
 }
 
 static void finish(struct waiting *one, long error) {
-    int gone = !still_waits(one->asked.id);
-    respond(one->asked.id, error);
+    int gone = respond(one->asked.id, error) != 0;
     if (gone && !error && one->used == A_CONNECT) {
         connected_in_vain = cookie_of(one->socket);
     }
@@ -292,37 +286,36 @@ static long prepare_unix(const struct seccomp_notif *asked, struct waiting *one)
     return one->target < 0 ? one->target : is_own(one->target) ? PERFORM : ASK;
 }
 
-/* The last one is kept. A number belongs to its process until that is gone, and then this one is good for nothing; that
- * of another thread than the first may be given to another process before. */
-long open_process(const struct seccomp_notif *asked) {
-    static uint32_t first;
-    static int kept = -1;
-    if (first == asked->pid && !call(pidfd_send_signal, kept, 0, NULL, 0)) {
-        return kept;
-    }
-    drop(kept);
-    first = asked->pid;
-    kept = (int)call(pidfd_open, first, 0);
-    if (kept < 0) {
-        kept = (int)call(pidfd_open, process_of(first).pid, 0);
-        first = 0;
-    }
-    return kept;
-}
+/* Callers are kept, since opening anything in /proc takes longer than all the rest. A directory of threads has two
+ * links and one for each of them; without any, its number may be that of another thread by now. */
+struct caller *caller;
 
 long duplicate(const struct seccomp_notif *asked) {
-    long process = open_process(asked), socket;
-    if (process < 0) {
-        return -EACCES;
+    static struct caller kept[MOST_KEPT];
+    caller = kept + asked->pid % MOST_KEPT;
+    int is_kept = caller->thread == asked->pid && (caller->links = look_at(caller->tasks)->stx_nlink) > 2;
+    if (!is_kept) {
+        if (caller->thread) {
+            drop(caller->tasks);
+            drop(caller->process);
+        }
+        caller->thread = asked->pid;
+        caller->tasks = (int)open_in_proc(asked->pid, "/task", -1, O_PATH);
+        caller->links = look_at(caller->tasks)->stx_nlink;
+        caller->process = (int)call(pidfd_open, asked->pid, 0);
+        if (caller->process < 0) {
+            caller->process = (int)call(pidfd_open, process_of(asked->pid).pid, 0);
+        }
     }
-    socket = call(pidfd_getfd, process, (int)asked->data.args[0], 0);
-    if (socket == -EPERM) {
-        return -EACCES;
+    long socket = caller->process < 0 ? -EPERM : call(pidfd_getfd, caller->process, (int)asked->data.args[0], 0);
+    if (socket == -EPERM && watched & UNIX) {
+        report(asked, UNIX_SOCKET, EACCES, "/(a socket that cannot be looked at)");
     }
     if (socket < 0) {
-        return socket;
+        return socket == -EPERM ? -EACCES : socket;
     }
-    long error = option((int)socket, SO_DOMAIN) < 0 ? -ENOTSOCK : still_waits(asked->id) ? 0 : -EINTR;
+    caller->domain = option((int)socket, SO_DOMAIN);
+    long error = caller->domain < 0 ? -ENOTSOCK : is_kept || still_waits(asked->id) ? 0 : -EINTR;
     if (error) {
         drop(socket); /* EINTR: it may have been another process that was looked at */
     }
@@ -331,32 +324,34 @@ long duplicate(const struct seccomp_notif *asked) {
 
 static long prepare(const struct seccomp_notif *asked, struct waiting *one) {
     int enforced = watched & UNIX;
+    if (enforced && (one->socket = (int)duplicate(asked)) < 0) {
+        return one->socket;
+    }
+    int is_unix = enforced && caller->domain == AF_UNIX;
+    if (enforced && !is_unix && is_foreign(one->socket)) {
+        return refuse_foreign(asked);
+    }
+    if (enforced && !is_unix && is_alone() && call(fcntl, one->socket, F_GETFL) & O_NONBLOCK) {
+        return PERFORM;
+    }
     if (one->length > 128) {
         return -EINVAL;
     }
     long got = read_memory(one->asked.pid, asked->data.args[1], &one->to, one->length);
-    if (got == -EPERM && enforced) {
-        report(asked, UNIX_SOCKET, EACCES, "/(an address that cannot be read)");
-    }
     if (got != (long)one->length) {
         return got == -EPERM ? -EACCES : -EFAULT;
     }
-    int elsewhere = is_elsewhere(one) && watched & INTERNET;
-    if (!enforced && !elsewhere) {
+    if (is_unix) {
+        return prepare_unix(asked, one);
+    }
+    if (!is_elsewhere(one) || !(watched & INTERNET)) {
         return PERFORM;
     }
-    if ((one->socket = (int)duplicate(asked)) < 0) {
+    if (!enforced && (one->socket = (int)duplicate(asked)) < 0) {
         return one->socket;
     }
-    int domain = option(one->socket, SO_DOMAIN), type = option(one->socket, SO_TYPE);
-    if (domain == AF_UNIX) { /* belongs to the paths that it names */
-        return enforced ? prepare_unix(asked, one) : PERFORM;
-    }
-    if (enforced && is_foreign(one->socket)) {
-        return refuse_foreign(asked);
-    }
     int protocol = option(one->socket, SO_PROTOCOL);
-    return elsewhere && type == SOCK_STREAM && (protocol == IPPROTO_TCP || protocol == MPTCP)
+    return (protocol == IPPROTO_TCP || protocol == MPTCP) && option(one->socket, SO_TYPE) == SOCK_STREAM
                    && !(call(fcntl, one->socket, F_GETFL) & O_NONBLOCK) && !is_connected(one->socket)
                ? ASK
                : PERFORM;
@@ -410,7 +405,7 @@ void on_connect(const struct seccomp_notif *asked) {
     *one = (struct waiting){
         .asked = *asked, .length = (uint32_t)asked->data.args[2], .used = A_CONNECT, .socket = -1, .target = -1};
     long next = prepare(asked, one);
-    int is_safe = one->socket >= 0 && next > 0 && is_alone(asked->pid) && option(one->socket, SO_DOMAIN) != AF_UNIX;
+    int is_safe = one->socket >= 0 && next > 0 && is_alone() && caller->domain != AF_UNIX;
     if (!(watched & UNIX) || is_safe) { /* it goes on in the caller */
         drop(one->socket);
         one->socket = -1;

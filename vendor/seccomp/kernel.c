@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <linux/stat.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
 #include "kernel.h"
@@ -131,7 +132,63 @@ const char *decimal(unsigned number) {
     return p;
 }
 
+char *put(char *to, const char *text) {
+    while ((*to = *text++)) {
+        to++;
+    }
+    return to;
+}
+
+char *own_link(long fd) {
+    static char link[32];
+    put(put(link, "/proc/self/fd/"), decimal((unsigned)fd));
+    return link;
+}
+
+long name_of(long fd, char *to, unsigned long size) {
+    long length = call(readlinkat, AT_FDCWD, own_link(fd), to, size - 1);
+    to[length > 0 ? length : 0] = 0;
+    return length;
+}
+
+char *last_part(char *of) { /* and takes slashes from its end */
+    unsigned n = length_of(of);
+    while (n > 1 && of[n - 1] == '/') {
+        of[--n] = 0;
+    }
+    while (n && of[n - 1] != '/') {
+        n--;
+    }
+    return of + n;
+}
+
+int option(int socket, int name) {
+    int value = -1, size = sizeof value;
+    return call(getsockopt, socket, SOL_SOCKET, name, &value, &size) ? -1 : value;
+}
+
+uint64_t ignore(uint64_t these) {
+    uint64_t before = 0;
+    for (int n = 1; n <= 64; n++) {
+        before |= (uint64_t)dispose(n, these >> (n - 1) & 1 ? SIG_IGN : SIG_DFL) << (n - 1);
+    }
+    return before & ~(1ull << (SIGCHLD - 1));
+}
+
 /* The compiler asks for these by name; volatile, lest it make them of each other. None overlaps in part. */
+#if defined __x86_64__
+void *memset(void *to, int byte, size_t n) {
+    void *at = to;
+    __asm__ volatile("rep stosb" : "+D"(at), "+c"(n) : "a"(byte) : "memory");
+    return to;
+}
+
+void *memcpy(void *restrict to, const void *restrict from, size_t n) {
+    void *at = to;
+    __asm__ volatile("rep movsb" : "+D"(at), "+S"(from), "+c"(n) : : "memory");
+    return to;
+}
+#else
 void *memset(void *to, int byte, size_t n) {
     while (n--) {
         ((volatile char *)to)[n] = (char)byte;
@@ -145,6 +202,7 @@ void *memcpy(void *restrict to, const void *restrict from, size_t n) {
     }
     return to;
 }
+#endif
 
 void *memmove(void *to, const void *from, size_t n) {
     return memcpy(to, from, n);

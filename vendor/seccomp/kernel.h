@@ -30,6 +30,12 @@ enum { MOST_SENT = 64 };
 long send_with(int to, const void *message, unsigned length, const int *descriptor, unsigned count);
 long open_path(const char *path, long flags); /* which follows no symbolic link */
 int dispose(int signal, void (*how)(int));    /* whether it was ignored */
+uint64_t ignore(uint64_t these);              /* and no others; returns the set of those ignored before, but SIGCHLD */
+char *put(char *to, const char *text);
+char *own_link(long fd);
+long name_of(long fd, char *to, unsigned long size);
+char *last_part(char *of);        /* and takes slashes from its end */
+int option(int socket, int name); /* of SOL_SOCKET; -1: it has none */
 unsigned length_of(const char *text);
 const char *after(const char *start, const char *text); /* the rest of a text with that start, otherwise NULL */
 const char *decimal(unsigned number);                   /* until the next call */

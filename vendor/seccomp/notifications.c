@@ -59,12 +59,12 @@ void watch(int given, uint32_t flags) {
     proc_is_ours = call(readlinkat, AT_FDCWD, "/proc/self", self, sizeof self) == 1 && *self == '1';
 }
 
-void respond(uint64_t id, long result) {
+long respond(uint64_t id, long result) {
     struct seccomp_notif_resp response = {.id = id, .error = result < 0 ? (int)result : 0};
     if (result > 0) {
         response.val = result;
     }
-    tell_notifier(SECCOMP_IOCTL_NOTIF_SEND, &response);
+    return tell_notifier(SECCOMP_IOCTL_NOTIF_SEND, &response);
 }
 
 void let_go_on(uint64_t id) {
@@ -101,13 +101,6 @@ _Noreturn void probe(void) { /* tries to get a notifier: the status is 0, NOT_KI
 }
 
 /* ---- Looking at the caller -------------------------------------------------------------------------------------- */
-char *put(char *to, const char *text) {
-    while ((*to = *text++)) {
-        to++;
-    }
-    return to;
-}
-
 long open_in_proc(uint32_t thread, const char *name, int number, int flags) {
     char path[64], *end;
     if (!proc_is_ours) {
@@ -164,20 +157,30 @@ static uint64_t field(const char *status, const char *name, unsigned base) {
     }
 }
 
+static void take_name(char *to, const char *from) {
+    for (unsigned n = 0; n < sizeof((struct process *)0)->name - 1; n++) {
+        to[n] = from && *from && *from != '\n' ? *from++ : 0;
+    }
+}
+
+/* Its name is that of its executable: a program can call its threads as it likes. */
 struct process process_of(uint32_t thread) {
     struct process process = {0};
     char text[4096];
     long fd = open_in_proc(thread, "/status", -1, O_RDONLY), got = fd < 0 ? 0 : call(read, fd, text, sizeof text - 1);
     drop(fd);
     text[got > 0 ? got : 0] = 0;
-    for (unsigned n = 0; after("Name:\t", text) && n < sizeof process.name - 1 && text[6 + n] != '\n'; n++) {
-        process.name[n] = text[6 + n];
-    }
+    take_name(process.name, after("Name:\t", text));
     process.pid = (uint32_t)field(text, "\nTgid:\t", 10);
     process.pid = process.pid ? process.pid : thread;
     process.mask = (uint32_t)field(text, "\nUmask:\t", 8);
     process.signals = (field(text, "\nSigPnd:\t", 16) | field(text, "\nShdPnd:\t", 16)) & field(text, "\nSigCgt:\t", 16)
                       & ~field(text, "\nSigBlk:\t", 16);
+    fd = open_in_proc(thread, "/exe", -1, O_PATH);
+    if (name_of(fd, text, sizeof text) > 0) {
+        take_name(process.name, last_part(text));
+    }
+    drop(fd);
     return process;
 }
 
@@ -293,18 +296,6 @@ long look(long directory, const char *path, uint64_t flags, uint64_t resolve) {
     return call(openat2, directory, path, &how, sizeof how);
 }
 
-char *own_link(long fd) {
-    static char link[32];
-    put(put(link, "/proc/self/fd/"), decimal((unsigned)fd));
-    return link;
-}
-
-long name_of(long fd, char *to, unsigned long size) {
-    long length = call(readlinkat, AT_FDCWD, own_link(fd), to, size - 1);
-    to[length > 0 ? length : 0] = 0;
-    return length;
-}
-
 enum need { READS, WRITES, MAKES, REMOVES, CHANGES };
 
 /* Of a name that is removed: a directory (AT_REMOVEDIR) or not (0); in place of an error number: outside it is
@@ -346,17 +337,6 @@ static struct place place_of(long fd, int closely) {
 
 int is_read_only(long fd) {
     return place_of(fd, 0).read_only;
-}
-
-char *last_part(char *of) { /* and takes slashes from its end */
-    unsigned n = length_of(of);
-    while (n > 1 && of[n - 1] == '/') {
-        of[--n] = 0;
-    }
-    while (n && of[n - 1] != '/') {
-        n--;
-    }
-    return of + n;
 }
 
 long look_above(long directory, char *whole, char *part, uint64_t magic) {
@@ -472,7 +452,7 @@ static long judge_place(long fd, const struct place *at, enum need need, uint64_
         return 0; /* O_CREAT of what is there */
     }
     if (kind == S_IFDIR) {
-        return at->cover ? EISDIR : at->read_only && flags & TEMPORARY ? EROFS : 0;
+        return at->cover ? EACCES : at->read_only && flags & TEMPORARY ? EROFS : 0;
     }
     if (kind == S_IFIFO ? !(flags & O_ACCMODE) : kind != S_IFREG) {
         return 0; /* a device is not on the mount */
@@ -638,6 +618,9 @@ static long on_file(const struct seccomp_notif *asked, const struct shape *shape
         case OPENED:
         case FILE_WRITTEN:
             error = judge(from, path[0], access == READ ? READS : WRITES, flags, &at);
+            if (error == EACCES && at.cover) {
+                result = -EACCES; /* the kernel may say that it is a directory, which nothing outside is */
+            }
             break;
         case NAME_MADE:
             error = judge(from, path[0], MAKES, 0, &at);

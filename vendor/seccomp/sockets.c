@@ -61,19 +61,13 @@ static struct {
 
 static int shares; /* some descriptors are shared by processes, as a leak checker's */
 
-int is_alone(uint32_t thread) {
-    if (shares) {
-        return 0;
-    }
-    long fd = open_in_proc(thread, "/task", -1, O_PATH);
-    unsigned links = look_at(fd)->stx_nlink; /* two, and one for each thread */
-    drop(fd);
-    return links == 3;
+int is_alone(void) {
+    return !shares && caller->links == 3;
 }
 
 /* Takes over the descriptors that are sent along. */
-static long take_rights(const struct seccomp_notif *asked, uint64_t length) {
-    long process = open_process(asked), got = process < 0 ? -EACCES : 0;
+static long take_rights(uint64_t length) {
+    long got = 0;
     for (uint64_t at = 0; got >= 0 && at + sizeof(struct rights) <= length;) {
         struct rights *one = (void *)(control + at);
         if (one->length < sizeof *one || one->length > length - at) {
@@ -83,7 +77,7 @@ static long take_rights(const struct seccomp_notif *asked, uint64_t length) {
         for (uint64_t n = 0; carries && got >= 0 && n < (one->length - sizeof *one) / sizeof(int); n++) {
             if (takes > MOST_RIGHTS) {
                 got = -EINVAL;
-            } else if ((got = call(pidfd_getfd, process, one->descriptor[n], 0)) >= 0) {
+            } else if ((got = call(pidfd_getfd, caller->process, one->descriptor[n], 0)) >= 0) {
                 taken[takes++] = one->descriptor[n] = (int)got;
             }
         }
@@ -162,7 +156,7 @@ static long copy(const struct seccomp_notif *asked, struct message *one) {
         return -EFAULT;
     }
     one->control = (uint64_t)control;
-    return take_rights(asked, size);
+    return take_rights(size);
 }
 
 /* What sendmmsg(2) says of a message. */
@@ -330,20 +324,17 @@ int on_socket(const struct seccomp_notif *asked) {
         return 1;
     }
     if (by.socket < 0) {
-        if (by.socket == -EACCES) {
-            report(asked, UNIX_SOCKET, EACCES, "/(a socket that cannot be looked at)");
-        }
         respond(asked->id, by.socket);
         return 1;
     }
-    int is_unix = option(by.socket, SO_DOMAIN) == AF_UNIX, type = option(by.socket, SO_TYPE);
+    int is_unix = caller->domain == AF_UNIX, type = option(by.socket, SO_TYPE);
     int foreign = is_foreign(by.socket), serves = number == SYS_listen && !is_unix && watched & SERVERS;
     by.is_stream = type == SOCK_STREAM;
     by.is_datagram = is_unix && type == SOCK_DGRAM;
     by.no_names = foreign && !(is_unix && sends && !by.is_datagram);
     int looked_at = foreign || by.is_datagram || serves || (is_unix && number == SYS_bind);
     long done = 0;
-    if (!(watched & UNIX) ? !serves : !looked_at && is_alone(asked->pid)) {
+    if (!(watched & UNIX) ? !serves : !looked_at && is_alone()) {
         let_go_on(asked->id);
     } else {
         if (sends) {

@@ -9,7 +9,6 @@
  *     file systems in which each file is a part of the kernel, where reading some is the exception. */
 #include <fcntl.h>
 #include <linux/stat.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/statfs.h>
@@ -161,10 +160,7 @@ const char *refused_as_stream(int fd, const char **name, const char **hint) {
     *hint = can_be_relayed(fd) ? "use `sandboxd run --relay-stdio` (in the client library "
                                  "relay_stdio=True), or a pipe"
                                : "use a pipe, a file or /dev/null in its place";
-    const char *parts[] = {refused, " cannot be standard ", streams[fd], *link ? ":" : ""};
+    put(put(put(put(said, refused), " cannot be standard "), streams[fd]), *link ? ":" : "");
     *name = link;
-    for (unsigned n = 0, at = 0; n < 4; at += length_of(parts[n++])) {
-        memcpy(said + at, parts[n], length_of(parts[n]) + 1);
-    }
     return said;
 }

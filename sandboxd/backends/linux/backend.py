@@ -106,7 +106,7 @@ class CleanupService(Protocol):
 class LinuxTools:
     """Absolute paths of the programs that this back end runs, and their limits."""
 
-    helper: str
+    launcher: str
     bwrap: str
     weaker_nesting: bool = False
     unwatched: str = ""
@@ -199,7 +199,7 @@ class LinuxBackend:
                 return
             ticket = secrets.token_hex(16)
             words = (*probe_options(weaker=tools.weaker_nesting), "--", *INIT_WORDS)
-            argv = (tools.helper, "launch", self._bridge.path, ticket, "--", tools.bwrap, *words)
+            argv = (tools.launcher, "launch", self._bridge.path, ticket, "--", tools.bwrap, *words)
             configuration = LaunchConfiguration(
                 arguments=(b"true",),
                 filter=build_filter(self._machine),
@@ -288,7 +288,7 @@ class LinuxBackend:
         words = ("--args", str(OPTIONS_DESCRIPTOR)) if options.needs_file else options.options
         stage = "launch-args" if options.needs_file else "launch"
         tools, bridge = self._tools, self._bridge.path
-        argv = (tools.helper, stage, bridge, launch_id, "--", tools.bwrap, *words, *INFO_WORDS, "--", *INIT_WORDS)
+        argv = (tools.launcher, stage, bridge, launch_id, "--", tools.bwrap, *words, *INFO_WORDS, "--", *INIT_WORDS)
         bounds = () if configuration.processes is None else (PROCESS_LIMIT,)
         layers = (
             *plan.layers, *LAYERS, *absence_of(plan.view, guards=not tools.unguarded), *bounds, *limits.layers,
