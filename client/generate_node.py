@@ -1,7 +1,8 @@
 """Generator of the tables and types of the Node client, from those of the Python client.
 
 `./dev generate` writes them, `--check` compares them. The tables say what both clients must agree on: methods, the
-variables that the daemon gets, places of programs, variables that load code. The types are those of `wire.messages`."""
+variables that the daemon gets, places of programs, variables that load code, letters that look alike. The types are
+those of `wire.messages`."""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 ROOT = Path(__file__).resolve().parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT.parent)]
 
+from sandboxd.policy.explain import annotation  # noqa: E402
 from sandboxd_client import programs  # noqa: E402
 from sandboxd_client.running import commands, launching  # noqa: E402
 from sandboxd_client.wire import framing, location  # noqa: E402
@@ -45,6 +47,10 @@ def tables() -> str:
         "CLEAN_NAMES": launching._CLEAN.pattern,
         "SUSPICIOUS": sorted(launching.SUSPICIOUS),
         "WRAPS_TRIED": launching.WRAPS_TRIED,
+        "BRACKETS": annotation._BRACKETS,
+        "ALIKE": annotation._ALIKE,
+        "PAIRS": annotation._PAIRS,
+        "BLOCK_NAME": annotation._NAME.pattern.replace(annotation._UNSEEN, " *"),
     }
     return HEAD + "".join(f"export const {name} = {json.dumps(value)};\n" for name, value in values.items())
 

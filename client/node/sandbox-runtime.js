@@ -6,6 +6,7 @@
 import { EventEmitter } from "node:events";
 import { existsSync } from "node:fs";
 import { isAbsolute, resolve } from "node:path";
+import { escapeTags, lineOf } from "./lib/annotation.js";
 import { Client, quoted, variablesRead } from "./lib/client.js";
 import { InvalidCommand, SandboxdError } from "./lib/errors.js";
 import { socketPath } from "./lib/location.js";
@@ -253,7 +254,7 @@ class Manager {
 
   annotateStderrWithSandboxFailures(command, stderr) {
     const found = this.#store.getViolationsForCommand(command);
-    const text = stderr.replace(/<(?=\/?\s*sandbox_violations)/gi, "&lt;"); // a block of the command's own
+    const text = escapeTags(stderr); // a block of the command's own
     return found.length ? [text, "<sandbox_violations>", ...found.map(({ line }) => line), "</sandbox_violations>"].join("\n") : text;
   }
 
@@ -343,9 +344,9 @@ function shellPath(shell) {
   return path;
 }
 
-function eventOf({ id, operation, target, rule, hint, command, command_id, time }) {
-  const line = `${operation} ${target}${rule ? `: ${rule}` : ""}${hint ? ` (${hint})` : ""}`;
-  return { id, line, command, encodedCommand: command_id, timestamp: new Date(time * 1000) };
+function eventOf(violation) {
+  const { id, command, command_id, time } = violation;
+  return { id, line: lineOf(violation), command, encodedCommand: command_id, timestamp: new Date(time * 1000) };
 }
 
 export const SandboxManager = new Manager();
