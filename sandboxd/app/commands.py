@@ -24,9 +24,10 @@ from sandboxd.proxy.limits import Room, SessionRoom
 from sandboxd.proxy.server import ProxyServer
 from sandboxd.proxy.streams.connection import OutboundConnection
 from sandboxd.proxy.upstream.parent_dialer import ParentDialer
+from sandboxd.runtime.certificate_trust import CertificateTrust
 from sandboxd.runtime.command import Command
 from sandboxd.runtime.events import Connected, Disconnected, Event, Events, RunEnded, RunPrepared, RunStarted
-from sandboxd.runtime.prompts.connection_prompts import asking
+from sandboxd.runtime.prompts.connection_prompts import asking, asking_requests
 from sandboxd.runtime.prompts.open_prompts import Prompts
 from sandboxd.runtime.session import SandboxSession
 from sandboxd.runtime.temporary_directories import TemporaryRoot
@@ -42,6 +43,7 @@ def placing(
     base: str,
     machine: Platform,
     name_files: tuple[tuple[str, str], ...],
+    trust_directory: str,
     private: Callable[[], tuple[str, ...]],
 ) -> Callable[..., Place]:
     """Return a function that makes the place of a command."""
@@ -62,6 +64,7 @@ def placing(
             overlays=machine.overlays(session_tmp, home),
             captured=machine.captures(),
             name_files=name_files,
+            trust_directory=trust_directory,
         )
 
     return place
@@ -105,6 +108,7 @@ def make_proxies_of(
     events: Events,
     metrics: Metrics,
     turns: Turns,
+    trust: CertificateTrust,
 ) -> Callable[[Callable[[], Policy], Command, SandboxSession], ProxyServer]:
     """Return a maker of a command's proxies; their listeners identify the command."""
     host_addresses = HostAddresses()
@@ -126,6 +130,7 @@ def make_proxies_of(
             can_ask=lambda: prompts.subscribers > 0,
             measured=metrics.gate,
             advised=lambda decision: with_tool(decision, command.text),
+            ask_request=asking_requests(prompts, session, command) if session.spec.asks else None,
         )
 
         def opened(connection: OutboundConnection) -> None:
@@ -155,6 +160,7 @@ def make_proxies_of(
             user_socks=lambda: policy().network.socks_proxy_port,
             opened=opened,
             closed=closed,
+            authority=lambda: trust.authority(policy().network),
         )
 
     return make

@@ -68,6 +68,7 @@ from sandboxd.rpc.handlers.wrap import WrapMethods
 from sandboxd.rpc.server import Connections
 from sandboxd.rpc.shares import Workers
 from sandboxd.rpc.socket import DirectoryLock, ListeningSocket, listen, prepare_directory
+from sandboxd.runtime.certificate_trust import CertificateTrust
 from sandboxd.runtime.events import Events, PolicyChanged
 from sandboxd.runtime.name_files import read_nsswitch, write_name_files
 from sandboxd.runtime.prompts.open_prompts import Prompts
@@ -125,6 +126,7 @@ class _Runtime:
     prompts: Prompts
     trusting: Trusting
     proxies: EnvironmentProxies
+    trust: CertificateTrust
     sessions: Sessions
 
 
@@ -312,6 +314,8 @@ class _Steps:
         prompts = Prompts(rule_writer(policies, trusting), observe=events.tell)
         proxies = read_environment(config.environment)
         kept = () if directories.kept == directories.base.path else (directories.kept,)
+        trust = CertificateTrust(os.path.join(temporary.path, "trust"))
+        await trust.resume(() if self.earlier is None else self.earlier.authorities)
         name_files = await asyncio.to_thread(_write_name_files, temporary.path, self.earlier is not None)
         place = placing(
             config.home,
@@ -319,6 +323,7 @@ class _Steps:
             directories.base.path,
             platform,
             name_files,
+            trust.directory,
             lambda: (*observers.audit.directories(), os.path.join(config.home, STATE_DIRECTORY), *kept),
         )
         parts = SessionParts(
@@ -326,7 +331,8 @@ class _Steps:
             planner=platform.planner,
             temporary=temporary,
             place=place,
-            make_proxies=make_proxies_of(resolver, prompts, proxies, events, observers.metrics, turns),
+            make_proxies=make_proxies_of(resolver, prompts, proxies, events, observers.metrics, turns, trust),
+            prepare_trust=trust.prepare,
             session_ended=prompts.end_session,
             violations=observers.feed,
             events=events,
@@ -341,7 +347,7 @@ class _Steps:
         policies.on_change(lambda outcome: sessions.policy_changed())
         policies.on_change(lambda outcome: events.tell(PolicyChanged(policies.generation, outcome.changed)))
         observers.metrics.add_gauges(_gauges(policies, sessions, observers.audit))
-        return _Runtime(place, prompts, trusting, proxies, sessions)
+        return _Runtime(place, prompts, trusting, proxies, trust, sessions)
 
     def queries(self, base: _Base, runtime: _Runtime) -> _Queries:
         config, sessions, policies, platform = self.config, runtime.sessions, base.policies, base.platform
@@ -408,6 +414,7 @@ class _Steps:
             blocked=queries.violations,
             subscriptions=queries.subscriptions,
             permissions=queries.permissions,
+            trust=runtime.trust,
             sessions=runtime.sessions,
             connections=connections,
             launch_handover=base.platform.launch_handover,

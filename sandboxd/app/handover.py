@@ -27,12 +27,14 @@ from sandboxd.daemon.violation_queries import ViolationQueries
 from sandboxd.errors import DaemonError
 from sandboxd.handover.document import Incoming, Outgoing, Part
 from sandboxd.handover.record import Descriptor
+from sandboxd.proxy.tls.authority import AuthorityRecord
 from sandboxd.rpc.connection import ConnectionRecord, RpcConnection
 from sandboxd.rpc.handlers import permissions as permission_methods
 from sandboxd.rpc.handlers import settings as settings_methods
 from sandboxd.rpc.handlers import violations as violation_methods
 from sandboxd.rpc.server import Connections
 from sandboxd.rpc.socket import DirectoryLock, ListeningSocket, ListeningSocketRecord
+from sandboxd.runtime.certificate_trust import CertificateTrust
 from sandboxd.runtime.close_unresumed import close_descriptors
 from sandboxd.runtime.prompts.open_prompts import Prompts, QuestionsRecord
 from sandboxd.runtime.session import Inherited, PlanningPolicy, SandboxSession
@@ -64,6 +66,7 @@ class DaemonRecord:
     started_at: float = 0.0
     restarts: int = 0
     since: float = 0.0
+    authorities: tuple[AuthorityRecord, ...] = ()
 
 
 class Predecessor:
@@ -89,6 +92,7 @@ class RunningDaemon:
     blocked: ViolationQueries
     subscriptions: SettingsSubscriptions
     permissions: PermissionQueries
+    trust: CertificateTrust
     sessions: Sessions
     connections: Connections
     launch_handover: LaunchHandover | None
@@ -155,6 +159,7 @@ async def _hand_over(parts: RunningDaemon, outgoing: Outgoing) -> None:
             started_at=parts.state.started_at,
             restarts=parts.state.restarts,
             since=since,
+            authorities=parts.trust.records,
         ),
     )
     if parts.crash_store is not None:  # the manager stores a descriptor once, under one name

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from sandboxd.errors import PolicyError
 from sandboxd.plan.request import DEFAULT_SHELLS, Place
+from sandboxd.plan.trust import SYSTEM_BUNDLES
 from sandboxd.policy.model import FilePolicy, Missing, NetworkPolicy, PathRule, Policy
 from sandboxd.policy.paths.protected_names import (
     SKIPPED_DIRECTORIES,
@@ -90,6 +91,8 @@ def list_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_S
     places = [place.cwd, place.project_root, place.home, "/tmp"]
     places += [place.temporary_base, place.runtime_dir, *place.private]
     places += [path for path, _ in place.name_files if place.captured]
+    if policy.network.tls_terminate:
+        places += [place.trust_directory, *SYSTEM_BUNDLES]
     places += _socket_paths(policy.network, place)
     of_login = login_directory(place.uid)
     at_home = [posixpath.join(place.home, row.name) for row in rows(ProtectedIn.HOME)]

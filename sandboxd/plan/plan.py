@@ -12,13 +12,14 @@ from sandboxd.plan.command import command_argv
 from sandboxd.plan.environment import EnvironmentChange, change_environment
 from sandboxd.plan.filesystem.attribution import Attribution
 from sandboxd.plan.filesystem.mounts import FileView, Visibility, arrange, settled_at
-from sandboxd.plan.filesystem.path_entries import TMP, make_path_table
+from sandboxd.plan.filesystem.path_entries import TMP, add_trust, make_path_table
 from sandboxd.plan.filesystem.path_table import PathTable
 from sandboxd.plan.filesystem.socket_entries import add_sockets
 from sandboxd.plan.host_facts import Facts, PathKind, session_directory
 from sandboxd.plan.host_queries import files_in
 from sandboxd.plan.network import NetworkPlan, network_plan
 from sandboxd.plan.request import DEFAULT_SHELLS, Argv, Place, ShellText
+from sandboxd.plan.trust import bundle_path, terminated_hosts, trust_variables
 from sandboxd.policy.model import NO_LIMITS, FilePolicy, Limits, Missing, PathRule, Policy
 from sandboxd.policy.sockets.socket_decisions import OpenSockets
 from sandboxd.settings.origins import Source
@@ -109,6 +110,8 @@ class Layout:
     removed_variables: tuple[str, ...] = ()
     processes: ProcessLimit | None = None
     limits: Limits = NO_LIMITS
+    trusted: tuple[str, ...] = ()
+    """Patterns of hosts for which TLS ends in the proxy."""
 
 
 def _without_unseen(files: FilePolicy, facts: Facts) -> FilePolicy:
@@ -146,6 +149,9 @@ def make_layout(
     _require_visible_cwd(table, place, cwd)
     busiest = _busiest(table) if len(table.entries) > _WORTH_NAMING else ""
     sockets = add_sockets(table, policy.network, place, facts)
+    trusted = terminated_hosts(policy.network)
+    if trusted:
+        add_trust(table, place, facts, bundle_path(place.trust_directory, trusted))
     view = arrange(table.entries, place.mask_file, watched=tuple(table.watched), mounted=facts.mount_aliases.mounted)
     if len(view.zones) > MOST_ZONES:
         return make_layout(policy, place, facts, shells)
@@ -185,6 +191,7 @@ def make_layout(
         policy.environment_remove,
         limit_processes(policy),
         policy.limits,
+        trusted,
     )
 
 
@@ -218,6 +225,9 @@ def plan_in(layout: Layout, place: Place, command: Argv | ShellText, environment
 
     Of the caller's `environment` CALLER_NAMES count."""
     change = change_environment(place, layout.session_tmp, environment, layout.sockets)
+    if layout.trusted:
+        variables = trust_variables(place.trust_directory, layout.trusted, environment)
+        change = replace(change, set={**change.set, **variables})
     argv = command_argv(command, layout.shells)
     if isinstance(command, ShellText) and argv[0].startswith("/"):
         change = replace(change, set={**change.set, "SHELL": argv[0]})

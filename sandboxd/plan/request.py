@@ -51,6 +51,9 @@ class Place:
     """(path inside, file of the daemon) of each file that configures name look-up: with `captured`, the daemon's name
     service answers."""
 
+    trust_directory: str = ""
+    """The daemon's directory of certificate bundles, which commands see where TLS ends in the proxy."""
+
     def __post_init__(self) -> None:
         if not self.temporary_base:
             object.__setattr__(self, "temporary_base", posixpath.dirname(self.session_tmp))

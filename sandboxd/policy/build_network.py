@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from ipaddress import ip_network
 
 from sandboxd.paths import is_below
+from sandboxd.policy.decision import Behavior
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.hosts.host_decisions import LOCAL_HOSTS, is_local_name
 from sandboxd.policy.hosts.host_patterns import HostPattern
 from sandboxd.policy.hosts.parent_proxies import ParentProxy, UpstreamError, parse_parent
-from sandboxd.policy.model import HostRule, NetworkPolicy, PortRange, SocketRule
+from sandboxd.policy.hosts.request_rules import RequestRuleError, check_path_pattern, parse_operations
+from sandboxd.policy.model import HostRule, NetworkPolicy, PortRange, RequestRule, SocketRule
 from sandboxd.policy.paths.rule_paths import expand_rule_path
 from sandboxd.policy.settings_reader import BadEntry, SettingsReader
 from sandboxd.policy.sockets.control_sockets import canonical_socket_path, control_socket
 from sandboxd.policy.sockets.socket_variables import ABSTRACT, named_sockets
 from sandboxd.policy.unreachable import unreachable_rules
+from sandboxd.settings.layer import Placed
 from sandboxd.settings.origins import Origin
+from sandboxd.settings.rules import URL_PREFIX
+from sandboxd.settings.schema import RequestSection
 from sandboxd.settings.tools import Feeds, RuleList
 
 _N = "sandbox.network."
+_WEB = {RuleList.ALLOW: Feeds.ALLOWED_HOST, RuleList.DENY: Feeds.DENIED_HOST, RuleList.ASK: Feeds.ASKED_HOST}
 MAX_REASON = 500
 
 
@@ -30,18 +39,21 @@ class NetworkBuilder:
 
     def policy(self) -> NetworkPolicy:
         value = self._reader.value
-        allowed = [*self._reader.entries(_N + "allowedDomains")]
-        if value(_N + "useWebFetchRules"):
-            allowed += self._reader.rules(RuleList.ALLOW, Feeds.ALLOWED_HOST)
-        denied = (
-            *self._reader.entries(_N + "deniedDomains"),
-            *self._reader.rules(RuleList.DENY, Feeds.DENIED_HOST),
-        )
-        asked = tuple(self._reader.rules(RuleList.ASK, Feeds.ASKED_HOST))
+        web = {
+            kind: tuple(self._reader.rules(kind, feeds))
+            for kind, feeds in _WEB.items()
+            if kind is not RuleList.ALLOW or value(_N + "useWebFetchRules")
+        }
+        hosts = {kind: tuple(one for one in rules if not is_url(one.value)) for kind, rules in web.items()}
+        allowed = (*self._reader.entries(_N + "allowedDomains"), *hosts.get(RuleList.ALLOW, ()))
+        denied = (*self._reader.entries(_N + "deniedDomains"), *hosts[RuleList.DENY])
+        requests = [*self._reader.entries(_N + "requests")]
+        for kind, rules in web.items():
+            requests += [Placed(_request_of(one.value, kind), one.origin) for one in rules if is_url(one.value)]
         no_questions = value("permissions.denyInsteadOfPrompting")
-        allowed_rules = tuple(self._reader.collect(tuple(allowed), self.allowed_host, opens=True))
+        allowed_rules = tuple(self._reader.collect(allowed, self.allowed_host, opens=True))
         denied_rules = tuple(self._reader.collect(denied, self.denied_host, opens=False))
-        asked_rules = tuple(self._reader.collect(asked, self.denied_host, opens=False))
+        asked_rules = tuple(self._reader.collect(hosts[RuleList.ASK], self.denied_host, opens=False))
         self._reader.problems += unreachable_rules(allowed_rules, denied_rules)
         sockets = tuple(self._reader.collect(self._reader.entries(_N + "allowUnixSockets"), self.socket, opens=True))
         if value(_N + "allowAllUnixSockets"):
@@ -58,6 +70,13 @@ class NetworkBuilder:
             asked=() if no_questions else asked_rules,
             denied_reasons=tuple(
                 self._reader.collect(self._reader.entries(_N + "deniedDomainReasons"), self.denied_reason, opens=True)
+            ),
+            requests=tuple(self.requests(requests, asks=not no_questions)),
+            tls_terminate=tuple(
+                self._reader.collect(self._reader.entries(_N + "tls.terminate"), self.denied_host, opens=False)
+            ),
+            tls_exclude=tuple(
+                self._reader.collect(self._reader.entries(_N + "tls.exclude"), self.denied_host, opens=True)
             ),
             strict_allowlist=no_questions
             or value(_N + "strictAllowlist")
@@ -105,6 +124,26 @@ class NetworkBuilder:
     def denied_reason(self, pair: tuple[str, str], origin: Origin) -> tuple[HostPattern, str]:
         return HostPattern.parse(pair[0], public_suffix=True), neutralise(pair[1], MAX_REASON)
 
+    def requests(self, entries: Sequence[Placed], *, asks: bool) -> Iterator[RequestRule]:
+        for entry in entries:
+            opens = entry.value.action == "allow"
+            for rule in self._reader.collect((entry,), self.request, opens=opens):
+                without_question = rule.behavior is Behavior.ASK and not asks
+                yield replace(rule, behavior=Behavior.DENY) if without_question else rule
+
+    def request(self, section: RequestSection, origin: Origin) -> RequestRule:
+        behavior = Behavior(section.action)
+        pattern = HostPattern.parse(section.host, public_suffix=behavior is Behavior.DENY)
+        paths = section.paths or ()
+        try:
+            operations = parse_operations(section.methods or ())
+            for path in paths:
+                check_path_pattern(path)
+        except RequestRuleError as fault:
+            raise BadEntry("request_rule_invalid", fault.message, fault.hint) from None
+        reason = neutralise(section.reason or "", MAX_REASON)
+        return RequestRule(pattern, behavior, origin, str(section), operations, paths, reason)
+
     def socket(self, text: str, origin: Origin) -> SocketRule:
         expanded = expand_rule_path(text, self._reader.scope_that_opens(text, origin))
         if expanded.glob:
@@ -120,6 +159,24 @@ class NetworkBuilder:
             message = f"{text!r} {gives}: a command that uses it is not confined any more"
             self._reader.warn("socket_dangerous", message, origin)
         return SocketRule(path, origin)
+
+
+_URL = re.compile(rf"{URL_PREFIX}(https?)://([^/?#]+)(/[^?#]*)")
+
+
+def is_url(text: str) -> bool:
+    """Return whether the content of a rule for WebFetch is a URL, not a host."""
+    return text.startswith(URL_PREFIX)
+
+
+def _request_of(url: str, kind: RuleList) -> RequestSection:
+    """Return the rule for requests that a URL with a path stands for."""
+    match = _URL.fullmatch(url)
+    assert match is not None, "checked by is_url"
+    scheme, authority, path = match.groups()
+    has_port = re.search(r":[0-9]+$", authority) is not None
+    host = authority if has_port else f"{authority}:{443 if scheme == 'https' else 80}"
+    return RequestSection.model_validate({"host": host, "paths": (path,), "action": kind.value})
 
 
 def local_ports(rule: HostRule) -> PortRange | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from sandboxd.policy.decision import Behavior
 from sandboxd.policy.hosts.host_patterns import HostPattern
 from sandboxd.policy.hosts.parent_proxies import ParentProxy
 from sandboxd.settings.origins import BUILT_IN, Origin, Source
@@ -83,6 +84,22 @@ class HostRule:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestRule:
+    """A rule for HTTP requests to the hosts of `pattern`.
+
+    `operations` are methods with the end that a path must have; none means every method. `paths` are patterns over
+    whole paths; none means every path. `reason` is text of the settings for a refusal."""
+
+    pattern: HostPattern
+    behavior: Behavior
+    origin: Origin
+    text: str = ""
+    operations: tuple[tuple[frozenset[str], str], ...] = ()
+    paths: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PortRange:
     first: int
     last: int
@@ -109,6 +126,11 @@ class NetworkPolicy:
     asked: tuple[HostRule, ...] = ()
     """Hosts that need a prompt although `allowed` has them."""
     denied_reasons: tuple[tuple[HostPattern, str], ...] = ()
+    requests: tuple[RequestRule, ...] = ()
+    """Rules for single requests; a host that one of them covers is reached by requests that they allow alone."""
+    tls_terminate: tuple[HostRule, ...] = ()
+    """Hosts for which TLS ends in the proxy, so that requests are seen."""
+    tls_exclude: tuple[HostRule, ...] = ()
     strict_allowlist: bool = False
     """A host on no list is denied, without a prompt."""
     managed_domains_only: bool = False

@@ -11,6 +11,7 @@ from typing import Final
 
 from sandboxd.policy.commands.command_patterns import parse_command_pattern
 from sandboxd.policy.commands.wide_programs import why_wide_program
+from sandboxd.policy.decision import Behavior
 from sandboxd.policy.hosts.addresses import refuse_address
 from sandboxd.policy.hosts.host_patterns import Host
 from sandboxd.policy.hosts.parent_proxies import METADATA_NAMES
@@ -102,6 +103,9 @@ def _hosts(policy: Policy, context: GrantContext) -> Iterator[str]:
             yield f"{rule.pattern.text} lets commands reach every host"
         elif serves_metadata(host):
             yield f"{rule.pattern.text} {METADATA}"
+    for one in policy.network.requests:
+        if one.behavior is Behavior.ALLOW and one.pattern.host is None:
+            yield f"{one.text} lets commands send requests to every host"
 
 
 def _exclusions(policy: Policy, context: GrantContext) -> Iterator[str]:
@@ -164,7 +168,7 @@ WIDE_GRANTS: Final = (
         _paths,
     ),
     WideGrant(
-        ("sandbox.network.allowedDomains", "permissions.allow"),
+        ("sandbox.network.allowedDomains", "sandbox.network.requests", "permissions.allow"),
         "every host, metadata services of clouds",
         "whatever a command can read may be sent anywhere; metadata include credentials",
         _hosts,

@@ -30,6 +30,7 @@ from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.hosts.host_decisions import decide_address, decide_host, decide_name
 from sandboxd.policy.hosts.host_patterns import Host, IPAddress
 from sandboxd.policy.hosts.parent_proxies import NO_PROXIES, EnvironmentProxies, ParentProxy, choose_parent
+from sandboxd.policy.hosts.request_rules import HttpRequest, decide_request, ends_tls, rules_for, why_unseen
 from sandboxd.policy.model import HostRule, NetworkPolicy
 from sandboxd.proxy.dial import DialError, Resolver
 
@@ -39,6 +40,9 @@ Ask = Callable[[Host, int, Decision], Awaitable[Decision]]
 Returns ALLOW (reason GRANTED, with the rule when the grant outlives the connection) or DENY (PROMPT_DENIED,
 PROMPT_UNANSWERED). Cancelled when the waiting connection goes away.
 """
+
+AskRequest = Callable[[Host, int, HttpRequest, Decision], Awaitable[Decision]]
+"""Prompts the user about one request, as `Ask` does about a connection."""
 
 LOOKUPS_AT_ONCE: Final = 8
 """Per gate, so that one command cannot take all threads of the resolver."""
@@ -77,6 +81,7 @@ class Gate:
         can_ask: Callable[[], bool] = lambda: True,
         measured: Callable[[float], None] = lambda seconds: None,
         advised: Callable[[Decision], Decision] = lambda decision: decision,
+        ask_request: AskRequest | None = None,
     ) -> None:
         self._network = network
         self._ask = ask
@@ -88,6 +93,7 @@ class Gate:
         self._can_ask = can_ask
         self._measured = measured
         self.advised = advised
+        self._ask_request = ask_request
         self._lookups = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
     async def decide(self, host: Host, port: int) -> Decision:
@@ -112,6 +118,33 @@ class Gate:
     def may_ask(self, host: Host, port: int) -> bool:
         """Return whether `decide` would prompt now, which may take minutes."""
         return self._ask is not None and self._decide_now(host, port).behavior is Behavior.ASK
+
+    def covers_requests(self, host: Host, port: int) -> bool:
+        """Return whether rules for requests cover the host, so that each request is decided."""
+        return bool(rules_for(self._network(), host, port))
+
+    def ends_tls(self, host: Host, port: int) -> bool:
+        """Return whether TLS for a host ends in the proxy."""
+        return ends_tls(self._network(), host, port)
+
+    def sees_requests(self, host: Host, port: int) -> bool:
+        """Return whether the requests of a tunnel to a host are looked at."""
+        return self.covers_requests(host, port) or self.ends_tls(host, port)
+
+    def why_unseen(self, host: Host, port: int) -> Decision | None:
+        """Return the denial of a TLS connection of which rules for requests would see nothing."""
+        return why_unseen(self._network(), host, port)
+
+    async def decide_request(self, host: Host, port: int, request: HttpRequest) -> Decision | None:
+        """Decide on one request to an allowed host: ALLOW or DENY; None where no rule covers the host."""
+        decision = decide_request(self._network(), host, port, request)
+        if decision is None or decision.behavior is not Behavior.ASK:
+            return decision
+        answer = (
+            _closed(decision) if self._ask_request is None else await self._ask_request(host, port, request, decision)
+        )
+        again = decide_request(self._network(), host, port, request)
+        return again if again is None or again.behavior is not Behavior.ASK else answer
 
     def decide_name(self, host: Host) -> Decision:
         """Decide whether a looked-up name may be connected to on any port.

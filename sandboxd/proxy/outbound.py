@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from sandboxd.errors import DaemonError
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.hosts.host_patterns import Host, HostSyntaxError, IPAddress, parse_host, quote, without_user
 from sandboxd.policy.hosts.parent_proxies import Protocol
+from sandboxd.policy.hosts.request_rules import HttpRequest
 from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
 from sandboxd.proxy.dial import Dialer, DialError
 from sandboxd.proxy.dns.synthetic_names import NO_NAMES, SyntheticNames
@@ -28,14 +30,17 @@ from sandboxd.proxy.transparent.server_names import ServerNameCheck
 from sandboxd.proxy.upstream.parent_dialer import ParentDialer
 
 
-def blocked(operation: str, host: str, port: int, decision: Decision) -> DenialEvent:
+def blocked(operation: str, host: str, port: int, decision: Decision, path: str = "") -> DenialEvent:
     """The event of a refused request.
 
-    `operation` is CONNECT or the HTTP method, `host` printable ASCII without brackets, `port` 0 where there is none."""
-    target = f"{host}:{port}" if port else host
+    `operation` is CONNECT or the HTTP method, `host` printable ASCII without brackets, `port` 0 where there is none,
+    `path` that of a request for which a rule decided."""
+    target = (f"{host}:{port}" if port else host) + path
     return DenialEvent(ViolationKind.NETWORK, operation, target, ViolationSource.PROXY, decision=decision)
 
 
+HTTPS_PORT: Final = 443
+ServeTunnel = Callable[[Stream, OutboundConnection, bytes], Awaitable[None]]
 Report = Callable[[DenialEvent], None]
 
 
@@ -79,6 +84,8 @@ class Outbound:
         self.inside: SandboxServers | None = None
         """The servers inside the sandbox, where its network can be reached."""
         self.tunnels = Tunnels(self)
+        self.request_tunnels: ServeTunnel | None = None
+        """Serves tunnels whose requests are decided; without it they are refused."""
 
     async def open(
         self, operation: str, host: Host, port: int, *, plain: bool = False, captured: bool = False
@@ -94,6 +101,8 @@ class Outbound:
         admission = await self._gate.admit(host, port, plain=plain)
         if not admission.decision.allowed:
             raise self._refused(operation, host, port, admission.decision)
+        if port == HTTPS_PORT and not plain and (unseen := self._gate.why_unseen(host, port)) is not None:
+            raise self._refused(operation, host, port, unseen)
         forward = plain and admission.parent is not None and admission.parent.protocol is Protocol.HTTP
         sock, address = await self._connect(admission, host, port, forward)
         verdict = self._gate.still_allowed(host, port, admission.decision, address)
@@ -107,6 +116,18 @@ class Outbound:
         self._open.add(connection)
         self._opened(connection)
         return connection
+
+    async def admit_request(
+        self, client: Stream, limits: ProxyLimits, host: Host, port: int, request: HttpRequest, known: bytes = b""
+    ) -> None:
+        """Decide on one request by the rules for requests. Raises Refused, and ClientGone during a prompt."""
+        host = self._meant(host)
+        if not self._gate.covers_requests(host, port):
+            return
+        async with ClientWatch(client, limits.half_closed_s, known=known):
+            decision = await self._gate.decide_request(host, port, request)
+        if decision is not None and not decision.allowed:
+            raise self._refused(request.method, host, port, decision, request.path)
 
     def _meant(self, host: Host) -> Host:
         name = self._names.name_of(host.address) if host.address is not None else None
@@ -174,6 +195,27 @@ class Outbound:
         async with ClientWatch(client, limits.half_closed_s, known=known):
             return await self.open(operation, host, port, plain=plain, captured=captured)
 
+    async def join(self, client: Stream, connection: OutboundConnection, first: bytes) -> None:
+        """Join a client and its connection until both have ended; `first` goes to the client before all else."""
+        if connection.is_inside or not self._gate.sees_requests(connection.host, connection.port):
+            await self.tunnels.run(client, connection, first, self.inspect(connection))
+        elif self.request_tunnels is not None:
+            await self.request_tunnels(client, connection, first)
+        else:
+            raise AssertionError("internal error: no server for requests in tunnels")
+
+    def covers_requests(self, host: Host, port: int) -> bool:
+        """Return whether rules for requests cover a host."""
+        return self._gate.covers_requests(host, port)
+
+    def ends_tls(self, host: Host, port: int) -> bool:
+        """Return whether TLS for a host ends in the proxy."""
+        return self._gate.ends_tls(host, port)
+
+    def report(self, operation: str, host: Host, port: int, decision: Decision) -> None:
+        """Report a denial that the client learns in another way."""
+        self._report(blocked(operation, host.name, port, decision))
+
     def inspect(self, connection: OutboundConnection) -> Inspect | None:
         """Return the inspection of the first bytes of a tunnel, None when it is off."""
         mode = self._gate.server_names
@@ -238,7 +280,7 @@ class Outbound:
                 connection.owner.cancel()
         return cut
 
-    def _refused(self, operation: str, host: Host, port: int, decision: Decision) -> Refused:
+    def _refused(self, operation: str, host: Host, port: int, decision: Decision, path: str = "") -> Refused:
         decision = self._gate.advised(decision)
-        self._report(blocked(operation, host.name, port, decision))
+        self._report(blocked(operation, host.name, port, decision, path))
         return Refused(host, port, decision)

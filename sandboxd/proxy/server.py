@@ -25,6 +25,7 @@ from sandboxd.proxy.fair_share import CONNECTION, Share, Turns
 from sandboxd.proxy.gate import Gate
 from sandboxd.proxy.http.credentials import Check
 from sandboxd.proxy.http.http_server import serve_http
+from sandboxd.proxy.http.request_tunnel import RequestTunnels
 from sandboxd.proxy.limits import DEFAULT, ProxyLimits, SessionRoom
 from sandboxd.proxy.outbound import Outbound, Report, ignore
 from sandboxd.proxy.sandbox_servers import SandboxServers, ServerNetwork
@@ -32,6 +33,7 @@ from sandboxd.proxy.socks.socks_server import serve_socks
 from sandboxd.proxy.streams.connection import Closed, Opened
 from sandboxd.proxy.streams.stream import Stream, reset
 from sandboxd.proxy.streams.tunnel import TunnelRecord
+from sandboxd.proxy.tls.authority import Authority
 from sandboxd.proxy.transparent.captured_connections import Captures, Elsewhere
 from sandboxd.proxy.upstream.parent_dialer import ParentDialer
 from sandboxd.proxy.upstream.user_proxy import ServeUser, UserPort, serve_user_http, serve_user_socks
@@ -77,7 +79,7 @@ class ProxyServer:
     `gate` decides, `dialer` connects, `parents` through parent proxies. `report` receives each refused request once,
     `opened` each established connection, `closed` its end. `label` names the command in task names and logs. `room` is
     shared with the session's other commands. `user_http` and `user_socks` return the port of a user proxy that serves a
-    listener instead."""
+    listener instead. `authority` returns the certificate authority that the command trusts, if any."""
 
     def __init__(
         self,
@@ -93,12 +95,14 @@ class ProxyServer:
         user_socks: UserPort = lambda: None,
         opened: Opened = ignore,
         closed: Closed = ignore,
+        authority: Callable[[], Authority | None] = lambda: None,
     ) -> None:
         self._gate = gate
         self._report = report
         self.names = NameTable()
         """The names with synthetic addresses."""
         self._outbound = Outbound(gate, dialer, report, parents, opened, closed, self.names)
+        self._outbound.request_tunnels = RequestTunnels(self._outbound, limits, authority).serve
         self._limits = limits
         self._room = room
         self.turns = Turns() if room is None else room.turns

@@ -23,7 +23,7 @@ from sandboxd.policy.hosts.egress import actual_layers, way_out_warnings
 from sandboxd.policy.hosts.parent_proxies import NO_PROXIES, EnvironmentProxies
 from sandboxd.policy.hosts.publication import Publication, check_publications
 from sandboxd.policy.ignored_violations import is_ignored
-from sandboxd.policy.model import Policy
+from sandboxd.policy.model import NetworkPolicy, Policy
 from sandboxd.proxy.server import ProxyServer
 from sandboxd.runtime.close_unresumed import close_descriptors
 from sandboxd.runtime.command import Command
@@ -91,6 +91,10 @@ class PolicyOf(Protocol):
     def __call__(self, overrides: Overrides = NO_OVERRIDES) -> Policy: ...
 
 
+async def no_trust(network: NetworkPolicy, caller: Mapping[str, str]) -> None:
+    raise HostError("tls_unavailable", "TLS cannot end in the proxy here", hint="remove sandbox.network.tls.terminate")
+
+
 @dataclass(frozen=True, slots=True)
 class SessionParts:
     """Parts that all sessions of a daemon share.
@@ -113,6 +117,8 @@ class SessionParts:
     record_places: Callable[[], Awaitable[None] | None] = lambda: None
     """Makes the record of where commands may write durable, before one is launched. Raises SettingsError."""
     find_sockets: FindSockets = lambda places: SocketsAtStart()
+    prepare_trust: Callable[[NetworkPolicy, Mapping[str, str]], Awaitable[None]] = no_trust
+    """Makes the certificate authority that a command trusts where TLS ends in the proxy. Raises HostError."""
 
 
 class PlanningPolicy:
@@ -248,6 +254,8 @@ class SandboxSession:
             await recording
         unenforced = check_restrictions(policy) if policy.unenforced else ()
         await self._parts.backend.ready()
+        if policy.network.tls_terminate:
+            await self._parts.prepare_trust(policy.network, request.environment)
         place = self._place(request.cwd, policy.network.transparent)
         program: Argv | ShellText = ShellText(request.command or "", request.shell, request.login)
         if request.argv is not None:

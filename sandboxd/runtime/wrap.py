@@ -140,6 +140,8 @@ def fixed_part(policy: Policy) -> Policy:
         allowed=(),
         denied=(),
         denied_reasons=(),
+        requests=(),
+        tls_exclude=(),
         strict_allowlist=False,
         managed_domains_only=False,
         denied_addresses=(),

@@ -17,7 +17,7 @@ from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.presets import PRESETS
 from sandboxd.settings.problems import Problem, first_fatal
 from sandboxd.settings.rules import RuleSyntaxError, parse_rule
-from sandboxd.settings.schema import CredentialFile, CredentialVariable
+from sandboxd.settings.schema import CredentialFile, CredentialVariable, RequestSection
 
 PRECEDENCE = (
     Source.MANAGED,
@@ -190,6 +190,8 @@ def tightens(row: KeyRow, entry: Placed, layer: Layer) -> bool:
     """Return whether an entry of a list denies something and allows nothing."""
     if row.effect is not Effect.BY_ENTRY:
         return row.effect is Effect.CLOSES
+    if row.key == _N + "requests":
+        return bool(entry.value.action == "deny")
     if row.key == "sandbox.presets":
         preset = PRESETS.get(entry.value)
         return preset is not None and not preset.opens
@@ -265,6 +267,7 @@ def _apply_managed_only(values: dict[str, Placed | Entries], ignored: list[Ignor
         _keep_managed(values, key, reason, ignored, lambda _: True)
         if key.endswith("allowedDomains"):
             _keep_managed(values, "permissions.allow", reason, ignored, _is_web_rule)
+            _keep_managed(values, _N + "requests", reason, ignored, lambda rule: rule.action != "deny")
 
 
 def _keep_managed(
@@ -301,6 +304,6 @@ def plain(value: Any) -> Any:
         return plain(value.value)
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
-    if isinstance(value, CredentialFile | CredentialVariable):
-        return value.model_dump()
+    if isinstance(value, CredentialFile | CredentialVariable | RequestSection):
+        return value.model_dump(exclude_none=True, mode="json")
     return value

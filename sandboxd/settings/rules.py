@@ -1,6 +1,7 @@
 """Grammar of permission rules, and their meaning for a sandbox.
 
     Tool(content)      WebFetch(domain:example.com)   Edit(src/**)   Bash(git push:*)
+                       WebFetch(https://example.com/docs/**)
     Tool:content       the same, without parentheses
     Tool               the tool as a whole
     T*(content)        in deny and ask: each tool whose whole name matches
@@ -20,6 +21,9 @@ from sandboxd.settings.tools import FOREIGN, TOOLS, Feeds, Parameter, RuleList
 _TOOL = re.compile(r"[A-Za-z_*][A-Za-z0-9_.\-*]*")
 _ONE_SERVER = re.compile(r"mcp__[A-Za-z0-9_.\-]+?__.*")
 _PARAMETER = re.compile(r"([A-Za-z_]\w*)\s*:\s*(.*)", re.DOTALL)
+URL_PREFIX = "<url>"
+"""Beginning of the content of a WebFetch rule that names a URL instead of a host."""
+_URL = re.compile(r"https?://[^/?#\s]+/[^?#\s]*")
 _QUOTED = re.compile(r"""(["'`])((?:(?!\1).)+)\1""", re.DOTALL)
 
 
@@ -102,6 +106,8 @@ def parse_rule(text: str) -> Rule:
 
 def _host_of(content: str, text: str) -> str:
     quoted = _QUOTED.fullmatch(content)
+    if _URL.fullmatch(content):
+        return URL_PREFIX + content
     name, colon, host = (quoted[2] if quoted else content).partition(":")
     if name.strip() != "domain" or not colon or not host.strip():
         raise RuleSyntaxError(f"{text!r} names no domain", "write WebFetch(domain:example.com)")

@@ -50,6 +50,31 @@ class Permissions(Section):
     )
 
 
+class RequestSection(Section):
+    """A rule for HTTP requests to a host."""
+
+    host: Text = Field(description="The host: name, *.name, address, [:port]")
+    methods: Annotated[tuple[Text, ...], Field(strict=False)] | None = Field(
+        None, description="Methods such as GET, or the groups read and git-fetch; unset is all of them"
+    )
+    paths: Annotated[tuple[Text, ...], Field(strict=False)] | None = Field(
+        None, description="Patterns over the whole path; * matches within a segment, ** over several; unset is all"
+    )
+    action: Literal["allow", "ask", "deny"] = Field(description="deny beats ask, ask beats allow")
+    reason: Text | None = Field(None, description="Text for the refusal")
+
+    def __str__(self) -> str:
+        parts = (self.action, *(self.methods or ()), self.host, *(self.paths or ()))
+        return " ".join(parts)
+
+
+class Tls(Section):
+    """TLS that ends in the proxy, so that rules for requests hold for https."""
+
+    terminate: Texts | None = Field(None, description="Hosts for which TLS ends in the proxy: name, *.name, or *")
+    exclude: Texts | None = Field(None, description="Hosts whose TLS passes untouched; beats terminate")
+
+
 class Network(Section):
     """Connections of commands."""
 
@@ -58,6 +83,10 @@ class Network(Section):
     deniedDomainReasons: dict[Text, Text] | None = Field(
         None, description="Text for the refusal of a host, by host pattern"
     )
+    requests: Annotated[list[RequestSection], Field(max_length=10_000)] | None = Field(
+        None, description="Rules for HTTP requests: {host, methods, paths, action, reason}"
+    )
+    tls: Tls | None = None
     strictAllowlist: bool | None = Field(None, description="Refuse hosts on no list instead of asking about them")
     onUnlisted: Literal["ask", "deny"] | None = Field(
         None, description="Treatment of a host on no list; deny is the same as strictAllowlist"

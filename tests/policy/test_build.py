@@ -95,6 +95,12 @@ OBSERVED: dict[str, tuple[Any, Any]] = {
         {"a.test": "no\u202e"},
         lambda p: p.network.denied_reasons[0][1] == "no\\u202e",
     ),
+    "sandbox.network.requests": (
+        [{"host": "a.test", "action": "deny", "reason": "no\u202e"}],
+        lambda p: (p.network.requests[0].pattern.text, p.network.requests[0].reason) == ("a.test", "no\\u202e"),
+    ),
+    "sandbox.network.tls.terminate": (["*"], lambda p: p.network.tls_terminate[0].pattern.text == "*"),
+    "sandbox.network.tls.exclude": (["a.test"], lambda p: p.network.tls_exclude[0].pattern.text == "a.test"),
     "sandbox.network.strictAllowlist": (True, lambda p: p.network.strict_allowlist),
     "sandbox.network.onUnlisted": ("deny", lambda p: p.network.strict_allowlist),
     "sandbox.network.useWebFetchRules": (False, lambda p: True),

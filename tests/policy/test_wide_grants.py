@@ -133,6 +133,7 @@ S, N = "sandbox.", "sandbox.network."
         (N + "allowUnixSockets", ["/run/docker.sock"], []),
         (N + "allowLocalPorts", ["1-65535"], [5432]),
         (S + "excludedCommands", ["sudo"], ["gh"]),
+        (N + "requests", [{"host": "*", "action": "allow"}], [{"host": "*", "action": "deny"}]),
     ],
 )
 def test_a_switch_or_list_that_is_set(key: str, value: Any, ordinary: Any) -> None:
@@ -153,6 +154,7 @@ def test_every_key_that_opens_is_in_the_table_or_named_here() -> None:
         "sandbox.network.allowLocalBinding",  # only with --publish
         "sandbox.network.allowMachRegister",
         "sandbox.network.transparent",  # the default
+        "sandbox.network.tls.exclude",  # with rules for requests, the host is closed then
         *(f"sandbox.limits.{name}" for name in ("maxProcesses", "processes", "memory", "cpu", "time", "tmp")),
         "sandbox.ignoreViolations",  # hides, and opens nothing
         "sandbox.allowPty",

@@ -55,6 +55,7 @@ OPENING: dict[str, list[Any]] = {
     "sandbox.network.allowedDomains": ["a.test", "b.test"],
     "sandbox.network.allowUnixSockets": ["/a", "/b"],
     "sandbox.network.allowLocalPorts": [1, "2-3"],
+    "sandbox.network.tls.exclude": ["a.test", "b.test"],
     "sandbox.network.allowMachLookup": ["a", "b"],
     "sandbox.network.allowMachRegister": ["a", "b"],
     "sandbox.filesystem.allowWrite": ["/a", "/b"],
@@ -65,6 +66,7 @@ CLOSING: dict[str, list[Any]] = {
     "permissions.ask": ["Bash(a)", "Bash(b)"],
     "sandbox.network.deniedDomains": ["a.test", "b.test"],
     "sandbox.network.deniedResolvedAddresses": ["10.0.0.0/8", "fd00::/8"],
+    "sandbox.network.tls.terminate": ["a.test", "*"],
     "sandbox.filesystem.denyWrite": ["/a", "/b"],
     "sandbox.filesystem.denyRead": ["/a", "/b"],
     "sandbox.filesystem.denyEdit": ["/a", "/b"],
@@ -100,7 +102,9 @@ CREDENTIALS: dict[str, list[Any]] = {
     "sandbox.credentials.files": [{"path": "/a", "mode": "deny"}, {"path": "/b", "mode": "mask"}],
     "sandbox.credentials.envVars": [{"name": "A", "mode": "deny"}, {"name": "B", "mode": "mask"}],
 }
-OBJECTS = {"sandbox.ignoreViolations", "sandbox.network.deniedDomainReasons", "sandbox.presets"}
+OBJECTS = {
+    "sandbox.ignoreViolations", "sandbox.network.deniedDomainReasons", "sandbox.network.requests", "sandbox.presets"
+}  # fmt: skip
 TRUSTED = (Source.MANAGED, Source.CLI, Source.FLAG, Source.LOCAL, Source.USER)
 
 

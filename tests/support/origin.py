@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,8 +25,10 @@ class Origin:
 
 
 @contextmanager
-def serve_origin() -> Iterator[Origin]:
-    """An HTTP server on 127.0.0.1 that answers every request with `origin.body`, echoing what was posted after it."""
+def serve_origin(context: ssl.SSLContext | None = None) -> Iterator[Origin]:
+    """An HTTP server on 127.0.0.1 that answers every request with `origin.body`, echoing what was posted after it.
+
+    With a `context` it speaks TLS."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -51,7 +54,18 @@ def serve_origin() -> Iterator[Origin]:
         def log_message(self, *_: Any) -> None:
             return None
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    class Server(ThreadingHTTPServer):
+        def get_request(self) -> tuple[Any, Any]:
+            sock, peer = super().get_request()
+            if context is not None:  # the handshake is the handler's, so that it keeps nothing else waiting
+                sock = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+            return sock, peer
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            if context is None:
+                super().handle_error(request, client_address)
+
+    with Server(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
         origin = Origin(server.server_address[1])
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="origin", daemon=True)

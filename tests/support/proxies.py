@@ -14,10 +14,11 @@ from sandboxd.policy.hosts.parent_proxies import parse_parent, read_environment
 from sandboxd.policy.model import HostRule, NetworkPolicy
 from sandboxd.policy.violation import DenialEvent, ViolationSource
 from sandboxd.proxy.dial import Connector, Dialer, DialError, PinnedResolver, connect_socket
-from sandboxd.proxy.gate import Ask, Gate
+from sandboxd.proxy.gate import Ask, AskRequest, Gate
 from sandboxd.proxy.http.credentials import Check
 from sandboxd.proxy.limits import ProxyLimits, SessionRoom
 from sandboxd.proxy.server import ProxyServer
+from sandboxd.proxy.tls.authority import Authority
 from sandboxd.proxy.upstream.parent_dialer import ParentDialer
 from sandboxd.settings.origins import Origin, Source
 
@@ -48,9 +49,10 @@ class Blocked(list[BlockedRequest]):
 
     def add(self, denial: DenialEvent) -> None:
         assert denial.decision is not None and denial.source is ViolationSource.PROXY
-        host, colon, port = denial.target.rpartition(":")
+        authority = denial.target.partition("/")[0]
+        host, colon, port = authority.rpartition(":")
         if not colon or not port.isdecimal():
-            host, port = denial.target, "0"
+            host, port = authority, "0"
         self.append(BlockedRequest(denial.operation, host, int(port), denial.decision))
 
 
@@ -156,13 +158,24 @@ async def running_proxies(
     parent: str = "",
     environment: Mapping[str, str] | None = None,
     check: Check | None = None,
+    network: NetworkPolicy | None = None,
+    ask_request: AskRequest | None = None,
+    authority: Authority | None = None,
 ) -> AsyncIterator[Proxies]:
-    """`parent` is the setting parentProxy, `environment` the daemon's own."""
+    """`parent` is the setting parentProxy, `environment` the daemon's own. `network` adds to the lists of hosts."""
     limits = limits or ProxyLimits(linger_s=0.2)
     setting = parse_parent(parent, "parentProxy") if parent else None
-    proxies = Proxies(NetworkPolicy(allowed=rules(*allowed), denied=rules(*denied), parent_proxy=setting))
+    lists = replace(network or NetworkPolicy(), allowed=rules(*allowed), denied=rules(*denied), parent_proxy=setting)
+    proxies = Proxies(lists)
     resolver = PinnedResolver({name: ("127.0.0.1",) for name in pinned}, proxies.names)
-    gate = Gate(lambda: proxies.policy, ask, resolver, resolver.pins, proxies=read_environment(environment or {}))
+    gate = Gate(
+        lambda: proxies.policy,
+        ask,
+        resolver,
+        resolver.pins,
+        proxies=read_environment(environment or {}),
+        ask_request=ask_request,
+    )
     dialer = Dialer(connector, limits)
     proxies.server = ProxyServer(
         gate,
@@ -174,6 +187,7 @@ async def running_proxies(
         parents=ParentDialer(dialer, resolver, limits),
         user_http=lambda: proxies.policy.http_proxy_port,
         user_socks=lambda: proxies.policy.socks_proxy_port,
+        authority=lambda: authority,
     )
     http, socks = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
     proxies.http_port, proxies.socks_port = http.getsockname()[1], socks.getsockname()[1]

@@ -25,7 +25,9 @@ from sandboxd.cli.rules.local_settings import YES, announce, confirmed, parse_va
 from sandboxd_client import Change
 from sandboxd_client.wire.messages.settings import SettingsGetResult, SettingsLockedResult, SettingsProblem
 
-SYNTAX = "settings (show [--changed] [KEY] | lint [FILE…] | set KEY VALUE | unset KEY | schema)"
+SYNTAX = (
+    "settings (show [--changed] [KEY] | lint [FILE…] | set KEY VALUE | unset KEY | (add | remove) KEY VALUE | schema)"
+)
 SUMMARY = """Show effective settings with their origins, check settings files, and change your own.
 
   show [KEY]      print effective values with file and line; ignored and locked ones are marked
@@ -33,6 +35,7 @@ SUMMARY = """Show effective settings with their origins, check settings files, a
                   Needs no daemon. Without FILE: the files in force in this directory
   set KEY VALUE   write a value (JSON, or plain text) to your local settings
   unset KEY       remove a key from your local settings
+  add KEY VALUE   add an entry to a list in your local settings; remove KEY VALUE takes it out again
   schema          print the JSON Schema of a settings file, for editors"""
 OPTIONS = (
     Option("--changed", "show: only what some source sets, not the defaults"),
@@ -48,7 +51,7 @@ HELP = Help(
     SUMMARY,
     OPTIONS,
     ("settings show", "settings lint .claude/settings.json", "settings set sandbox.reportViolations off"),
-    words=("show", "lint", "set", "unset", "schema"),
+    words=("show", "lint", "set", "unset", "add", "remove", "schema"),
     negative="lint found a problem",
 )
 
@@ -70,7 +73,7 @@ def _words(words: list[str], action: str, *names: str, optional: int = 0) -> lis
     if len(words) < len(names) - optional:
         raise UsageError(f"settings {action} needs {' '.join(names)}", f"usage: sandboxd {SYNTAX}")
     if len(words) > len(names):
-        quote = ": put the value in quotes" if action == "set" else ""
+        quote = ": put the value in quotes" if action in ("set", "add", "remove") else ""
         raise UsageError(f"unexpected word {visible(words[len(names)], 60)}{quote}")
     return [*words, *[None] * (len(names) - len(words))]
 
@@ -133,6 +136,18 @@ def _unset(parsed: Parsed, words: list[str]) -> int:
     return _change(parsed, Change("unset", key), f"{key} is not set any more")
 
 
+def _add(parsed: Parsed, words: list[str]) -> int:
+    key, value = _words(words, "add", "KEY", "VALUE")
+    assert key is not None and value is not None
+    return _change(parsed, Change("add", key, parse_value(value)), f"{key} has {as_text(parse_value(value))}")
+
+
+def _remove(parsed: Parsed, words: list[str]) -> int:
+    key, value = _words(words, "remove", "KEY", "VALUE")
+    assert key is not None and value is not None
+    return _change(parsed, Change("remove", key, parse_value(value)), f"{key} has no {as_text(parse_value(value))}")
+
+
 def _change(parsed: Parsed, change: Change, done: str) -> int:
     with client(parsed) as box:
         where = {"cwd": parsed.get("cwd"), "session_id": parsed.get("session")}
@@ -161,5 +176,7 @@ _ACTIONS: dict[str, Callable[[Parsed, list[str]], int]] = {
     "lint": _lint,
     "set": _set,
     "unset": _unset,
+    "add": _add,
+    "remove": _remove,
     "schema": _schema,
 }

@@ -16,6 +16,7 @@ from sandboxd.plan.filesystem.protected_paths import add_guards, warn_of_visited
 from sandboxd.plan.host_facts import Facts, PathKind, ResolvedPath, Symlink, session_directory
 from sandboxd.plan.host_queries import split_pattern
 from sandboxd.plan.request import Place
+from sandboxd.plan.trust import SYSTEM_BUNDLES
 from sandboxd.policy.model import FilePolicy, Missing, PathRule
 from sandboxd.policy.paths.rule_paths import doubt
 from sandboxd.policy.paths.wide_places import is_system_directory
@@ -275,10 +276,26 @@ def _add_name_files(table: PathTable, place: Place, facts: Facts) -> None:
         resolved = facts.paths[path]
         if resolved.kind is not PathKind.FILE or any(is_below(resolved.real, top) for top in (DEVICES, PROCESSES)):
             continue
-        table.add(resolved.real, PathKind.FILE, MarkReason(Mark.PROTECTED, "it names the name service of the sandbox"))
-        entry = table.entries[resolved.real]
-        entry.fixed, entry.shows = Mount(Operation.READ_ONLY, resolved.real, source), Visibility.HOST_READ_ONLY
-        table.add_links(resolved, guard=False)
+        reason = MarkReason(Mark.PROTECTED, "it names the name service of the sandbox")
+        _mount_over(table, resolved, PathKind.FILE, reason, source)
+
+
+def add_trust(table: PathTable, place: Place, facts: Facts, bundle: str) -> None:
+    """Show the directory of certificate bundles, and mount one over each of the system's."""
+    reason = MarkReason(Mark.PROTECTED, "it holds the certificate authorities that commands trust")
+    shown = facts.paths[place.trust_directory]
+    _mount_over(table, shown, PathKind.DIRECTORY, reason, shown.real)
+    for path in SYSTEM_BUNDLES:
+        resolved = facts.paths[path]
+        if resolved.kind is PathKind.FILE:
+            _mount_over(table, resolved, PathKind.FILE, reason, bundle)
+
+
+def _mount_over(table: PathTable, at: ResolvedPath, kind: PathKind, reason: MarkReason, source: str) -> None:
+    table.add(at.real, kind, reason)
+    entry = table.entries[at.real]
+    entry.fixed, entry.shows = Mount(Operation.READ_ONLY, at.real, source), Visibility.HOST_READ_ONLY
+    table.add_links(at, guard=False)
 
 
 _OF_A_PROCESS = re.compile(r"/proc/([0-9]+|self|thread-self)(/|$)")

@@ -351,6 +351,9 @@ DENIALS: Final[Mapping[Reason, DenialText]] = {
     Reason.LOCAL_ADDRESS: DenialText("it is an address of this machine or its network", f"{_EXPLAIN} host {{host}}"),
     Reason.ADDRESS_DENIED: DenialText("a rule denies the address", f"{_EXPLAIN} host {{host}}"),
     Reason.SERVER_NAME: DenialText("a tunnel to another host asked for it", f"{_EXPLAIN} host {{host}}"),
+    Reason.REQUEST_DENIED: DenialText("a rule for requests denies it", "sandboxd explain host {host}"),
+    Reason.REQUEST_UNCLEAR: DenialText("servers may read its path in several ways", "send a plain path"),
+    Reason.REQUEST_UNSEEN: DenialText("its requests cannot be seen", "sandboxd explain host {host}"),
     Reason.PROMPT_DENIED: DenialText("a user said no to it", "ask the user before another try: the answer was no"),
     Reason.PROMPT_UNANSWERED: DenialText(hint="answer the prompt while the command waits"),
     Reason.PATH_NOT_WRITABLE: DenialText(hint=f"{_EXPLAIN} path --write {{path}}"),
@@ -405,7 +408,8 @@ def _filled(text: str, found: re.Match[str] | None, symptom: Symptom) -> str:
         makes = next((first for first, names in _MAKES.items() if symptom.operation in names), "")
         makes = makes if path == symptom.target else "mkdir -p {path} && "
         allow = f"{makes}sandboxd allow path {{path}}"
-    host = symptom.target.rpartition(":")[0] or symptom.target
+    authority = symptom.target if symptom.target.startswith("/") else symptom.target.partition("/")[0]
+    host = authority.rpartition(":")[0] or authority
     rule = symptom.decision.rule if symptom.decision is not None and symptom.decision.rule is not None else ""
     if symptom.decision is not None and symptom.decision.origin is not None:
         rule = f"{rule} in {symptom.decision.origin}".strip()

@@ -10,6 +10,7 @@
 |   | it is `localhost`, 127.0.0.1 or ::1; `allowLocalPorts` or a rule naming one of these opens the port | goes on |
 | 3 | a rule says to ask about it, and no grant allows it | ask |
 | 4 | one of these, another rule or a grant of the session allows it | allow |
+|   | a rule for requests allows some to it (`request_rules`) | allow |
 | 5 | `strictAllowlist` | deny |
 | 6 | otherwise | ask |
 
@@ -25,6 +26,7 @@ from sandboxd.policy.decision import ONLY_MANAGED, Behavior, Decision, Reason
 from sandboxd.policy.hosts.addresses import AddressRefusal, IPNetwork, parse_networks, readings, refuse_address
 from sandboxd.policy.hosts.host_patterns import Host, IPAddress
 from sandboxd.policy.hosts.host_rules import EMPTY, HostRuleSet, compile_rules
+from sandboxd.policy.hosts.request_rules import opening_rule
 from sandboxd.policy.model import HostRule, NetworkPolicy, PortRange
 from sandboxd.settings.origins import Origin
 
@@ -72,6 +74,10 @@ def decide_host(
         return Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, _text(host, port, "is allowed"), *_place(rule))
     if grant is not None:
         return Decision(Behavior.ALLOW, Reason.GRANTED, _text(host, port, "was allowed when asked"), *_place(grant))
+    some = opening_rule(network, host, port) if network.requests else None
+    if some is not None:
+        text = _text(host, port, "is allowed for some requests")
+        return Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, text, some.text, some.origin)
     behavior = Behavior.DENY if network.strict_allowlist else Behavior.ASK
     hint = _way_to_allow(network, f"add it with: sandboxd allow domain {host.uri}")
     return Decision(
@@ -90,6 +96,11 @@ def decide_name(network: NetworkPolicy, host: Host, grants: Sequence[HostRule] =
             for rule in rules.match_any_port(host):
                 if rule.pattern.port is None or denied.match(host, rule.pattern.port) is None:
                     return Decision(Behavior.ALLOW, reason, f"{host.uri} is allowed", *_place(rule))
+        for some in compile_rules(network.requests).match_any_port(host):
+            opens = some.behavior is not Behavior.DENY
+            if opens and (some.pattern.port is None or denied.match(host, some.pattern.port) is None):
+                text = f"{host.uri} is allowed for some requests"
+                return Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, text, some.text, some.origin)
     return decide_host(network, host, None)
 
 

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from sandboxd.policy.hosts.host_patterns import Host
-from sandboxd.policy.model import HostRule
+from sandboxd.policy.model import HostRule, RequestRule
+
+R = TypeVar("R", HostRule, RequestRule)
 
 
-class HostRuleSet:
-    """An immutable index of host rules."""
+class HostRuleSet(Generic[R]):
+    """An immutable index of rules with host patterns."""
 
     __slots__ = ("_any", "_below", "_exact")
 
-    def __init__(self, rules: Iterable[HostRule]) -> None:
-        self._exact: dict[str, list[HostRule]] = {}
-        self._below: dict[str, list[HostRule]] = {}
-        self._any: list[HostRule] = []
+    def __init__(self, rules: Iterable[R]) -> None:
+        self._exact: dict[str, list[R]] = {}
+        self._below: dict[str, list[R]] = {}
+        self._any: list[R] = []
         for rule in rules:
             pattern = rule.pattern
             if pattern.host is None:
@@ -32,10 +34,11 @@ class HostRuleSet:
                 self._exact.setdefault(pattern.host.name, []).append(rule)
             if pattern.below:
                 self._below.setdefault(pattern.host.name, []).append(rule)
-        for bucket in (self._any, *self._exact.values(), *self._below.values()):
-            bucket.sort(key=lambda rule: rule.pattern.port is None)
+        for buckets in (self._exact, self._below, {"": self._any}):
+            for bucket in buckets.values():
+                bucket.sort(key=lambda rule: rule.pattern.port is None)
 
-    def match(self, host: Host, port: int | None) -> HostRule | None:
+    def match(self, host: Host, port: int | None) -> R | None:
         """Return the rule for `host`; a port of None matches rules without a port."""
         for bucket in self._buckets(host):
             for rule in bucket:
@@ -43,12 +46,12 @@ class HostRuleSet:
                     return rule
         return None
 
-    def match_any_port(self, host: Host) -> Iterator[HostRule]:
+    def match_any_port(self, host: Host) -> Iterator[R]:
         """Yield every rule that covers `host` on some port, the most specific first."""
         for bucket in self._buckets(host):
             yield from bucket
 
-    def match_literal(self, host: Host, port: int | None) -> HostRule | None:
+    def match_literal(self, host: Host, port: int | None) -> R | None:
         """Return the rule that names this very address."""
         if host.address is None:
             return None
@@ -57,7 +60,7 @@ class HostRuleSet:
                 return rule
         return None
 
-    def _buckets(self, host: Host) -> Iterator[Sequence[HostRule]]:
+    def _buckets(self, host: Host) -> Iterator[Sequence[R]]:
         name = host.name
         if name in self._exact:
             yield self._exact[name]
@@ -72,14 +75,14 @@ class HostRuleSet:
             yield self._any
 
 
-EMPTY: Final = HostRuleSet(())
+EMPTY: Final = HostRuleSet[HostRule](())
 
 _MOST_LISTS: Final = 128
 _MOST_RULES: Final = 200_000
-_compiled: OrderedDict[int, tuple[Sequence[HostRule], HostRuleSet]] = OrderedDict()
+_compiled: OrderedDict[int, tuple[Sequence[Any], HostRuleSet[Any]]] = OrderedDict()
 
 
-def compile_rules(rules: tuple[HostRule, ...]) -> HostRuleSet:
+def compile_rules(rules: tuple[R, ...]) -> HostRuleSet[R]:
     """Return the index of `rules`, cached by the identity of the tuple.
 
     Hashing 10,000 rules for each decision would cost more. Limits on lists and rules evict old policies."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
+from sandboxd.policy.hosts.host_patterns import Host
 from sandboxd.proxy.fair_share import CONNECTION, Share
 from sandboxd.proxy.http.http1 import BEGINNING, RequestHead
 from sandboxd.proxy.http.http_heads import upgrade_of
@@ -28,14 +30,40 @@ class OriginStream(Stream):
         self.fresh = True
 
 
+class Tunnel(Protocol):
+    """A tunnel to one origin, of which the requests are decided."""
+
+    @property
+    def host(self) -> Host: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def secure(self) -> bool: ...
+
+    async def open(self) -> OriginStream:
+        """Return a connection to the origin. Raises Refused, DialError."""
+        ...
+
+
 class Origins:
     """The origin connections of one client, at most one kept between requests."""
 
-    def __init__(self, client: Stream, outbound: Outbound, limits: ProxyLimits) -> None:
+    def __init__(
+        self,
+        client: Stream,
+        outbound: Outbound,
+        limits: ProxyLimits,
+        tunnel: Tunnel | None = None,
+        origin: OriginStream | None = None,
+    ) -> None:
+        """`tunnel` is that of requests inside a tunnel, `origin` its connection, if there is one already."""
         self._client = client
         self._outbound = outbound
         self._limits = limits
-        self._kept: OriginStream | None = None
+        self._tunnel = tunnel
+        self._kept = origin
 
     async def get(self, head: RequestHead, framing: Framing, target: Target) -> OriginStream:
         """Return a connection for this request. Raises Refused, DialError.
@@ -46,8 +74,7 @@ class Origins:
         if kept is not None:
             if (
                 kept.connection.is_to(target.host, target.port)
-                and head.method in SAFE_TO_REPEAT
-                and not framing.has_body
+                and (kept.fresh or (head.method in SAFE_TO_REPEAT and not framing.has_body))
                 and not (kept.connection.forward and upgrade_of(head.headers))
                 and not kept.is_stale()
                 and self._outbound.may_reuse(kept.connection)
@@ -59,6 +86,8 @@ class Origins:
     async def open(self, head: RequestHead, target: Target) -> OriginStream:
         """Open a new connection. Raises Refused, DialError."""
         self._client.share.spend(CONNECTION)
+        if self._tunnel is not None:
+            return await self._tunnel.open()
         connection = await self._outbound.open_for(
             self._client,
             self._limits,

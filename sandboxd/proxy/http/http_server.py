@@ -9,14 +9,15 @@ import asyncio
 
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.hosts.host_patterns import HostSyntaxError, quote, without_user
+from sandboxd.policy.hosts.request_rules import HttpRequest
 from sandboxd.proxy.dial import DialError
 from sandboxd.proxy.fair_share import CONNECTION
 from sandboxd.proxy.http.credentials import Check, is_authorized
 from sandboxd.proxy.http.http1 import BEGINNING, HttpSyntaxError, RequestHead, RequestReader
 from sandboxd.proxy.http.http_exchange import Exchange
 from sandboxd.proxy.http.http_heads import wants_close
-from sandboxd.proxy.http.http_origins import Origins
-from sandboxd.proxy.http.http_target import Target, authority_of, parse_target
+from sandboxd.proxy.http.http_origins import Origins, OriginStream, Tunnel
+from sandboxd.proxy.http.http_target import Target, authority_of, parse_target, parse_tunnelled_target
 from sandboxd.proxy.http.message_body import NO_BODY, BodyKind, Framing, request_framing
 from sandboxd.proxy.http.refusal_responses import denied_response, error_response, password_response
 from sandboxd.proxy.limits import ProxyLimits
@@ -30,7 +31,18 @@ async def serve_http(client: Stream, outbound: Outbound, limits: ProxyLimits, ch
     """Serve one client connection until it ends, and close it.
 
     Raises only cancellation and internal errors. With `check` a correct user name and password are required."""
-    connection = _HttpConnection(client, outbound, limits, check)
+    await _run(_HttpConnection(client, outbound, limits, check))
+
+
+async def serve_requests(
+    client: Stream, outbound: Outbound, limits: ProxyLimits, tunnel: Tunnel, origin: OriginStream | None = None
+) -> None:
+    """Serve the requests inside a tunnel until it ends, and close both sides. `origin` is as in `Origins`."""
+    await _run(_HttpConnection(client, outbound, limits, None, tunnel, origin))
+
+
+async def _run(connection: _HttpConnection) -> None:
+    client = connection.client
     try:
         await connection.run()
     except OSError:
@@ -43,12 +55,21 @@ async def serve_http(client: Stream, outbound: Outbound, limits: ProxyLimits, ch
 
 
 class _HttpConnection:
-    def __init__(self, client: Stream, outbound: Outbound, limits: ProxyLimits, check: Check | None) -> None:
-        self._client = client
+    def __init__(
+        self,
+        client: Stream,
+        outbound: Outbound,
+        limits: ProxyLimits,
+        check: Check | None,
+        tunnel: Tunnel | None = None,
+        origin: OriginStream | None = None,
+    ) -> None:
+        self.client = self._client = client
         self._outbound = outbound
         self._limits = limits
         self._check = check
-        self._origins = Origins(client, outbound, limits)
+        self._tunnel = tunnel
+        self._origins = Origins(client, outbound, limits, tunnel, origin)
 
     def close(self) -> None:
         self._origins.close()
@@ -108,7 +129,7 @@ class _HttpConnection:
             return False
         try:
             framing = request_framing(head)
-            target = parse_target(head)
+            target = self._target_of(head)
         except HostSyntaxError as error:
             authority = authority_of(head)
             decision = self._outbound.refuse_invalid(head.method, authority, error)
@@ -117,9 +138,14 @@ class _HttpConnection:
             await self._answer_and_end(error_response(error, error.status, with_body=head.method != "HEAD"))
             return False
         if head.method == "CONNECT":
-            await self._tunnel(head, framing, target)
+            await self._connect(head, framing, target)
             return False
+        request = HttpRequest.of(head.method, target.path, [name for name, _ in head.headers])
+        known = b"" if self._client.is_secure else BEGINNING
         try:
+            await self._outbound.admit_request(
+                self._client, self._limits, target.host, target.port, request, known=known
+            )
             return await Exchange(self._client, self._origins, self._outbound.tunnels, self._limits).run(
                 head, framing, target
             )
@@ -131,7 +157,13 @@ class _HttpConnection:
             await self._answer_and_end(error_response(error, error.status, with_body=head.method != "HEAD"))
         return False
 
-    async def _tunnel(self, head: RequestHead, framing: Framing, target: Target) -> None:
+    def _target_of(self, head: RequestHead) -> Target:
+        tunnel = self._tunnel
+        if tunnel is None:
+            return parse_target(head)
+        return parse_tunnelled_target(head, tunnel.host, tunnel.port, secure=tunnel.secure)
+
+    async def _connect(self, head: RequestHead, framing: Framing, target: Target) -> None:
         if framing.has_body or framing.kind is BodyKind.CHUNKED:
             # ambiguous: its bytes are a body, or the beginning of the tunnel
             await self._answer_and_end(error_response(HttpSyntaxError("CONNECT with a body"), 400))
@@ -147,7 +179,7 @@ class _HttpConnection:
             await self._answer_and_end(error_response(error))
             return
         first = self._client.without_sent(ESTABLISHED)
-        await self._outbound.tunnels.run(self._client, connection, first, self._outbound.inspect(connection))
+        await self._outbound.join(self._client, connection, first)
 
     async def _refuse(
         self, head: RequestHead, framing: Framing, authority: str, decision: Decision, *, last: bool = False

@@ -9,11 +9,12 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from sandboxd.policy.hosts.host_patterns import Host, parse_wire_authority
-from sandboxd.proxy.http.http1 import HttpSyntaxError, RequestHead
+from sandboxd.policy.hosts.host_patterns import Host, HostSyntaxError, parse_wire_authority
+from sandboxd.proxy.http.http1 import HttpSyntaxError, RequestHead, values
 
-_ABSOLUTE: Final = re.compile(rb"([A-Za-z][A-Za-z0-9+.-]*)://([^/?]*)(.*)")
 HTTP_PORT: Final = 80
+HTTPS_PORT: Final = 443
+_ABSOLUTE: Final = re.compile(rb"([A-Za-z][A-Za-z0-9+.-]*)://([^/?]*)(.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class Target:
     host: Host
     port: int
     path: bytes = b""
+    default_port: int = HTTP_PORT
 
 
 def authority_of(head: RequestHead) -> bytes:
@@ -73,7 +75,33 @@ def parse_target(head: RequestHead) -> Target:
     return Target(host, port, rest)
 
 
+def parse_tunnelled_target(head: RequestHead, host: Host, port: int, *, secure: bool) -> Target:
+    """Return the target of a request inside a tunnel to `host`, as a server gets it.
+
+    Raises HttpSyntaxError for another form, and for a Host header that means another host: the server might obey it."""
+    default = HTTPS_PORT if secure else HTTP_PORT
+    if head.method in ("CONNECT", "TRACE"):
+        raise HttpSyntaxError(f"{head.method} is not supported here", status=405, slug="method_refused")
+    if not head.target.startswith(b"/") and not (head.target == b"*" and head.method == "OPTIONS"):
+        raise HttpSyntaxError("request target is not a path", slug="bad_target")
+    if b"#" in head.target:
+        raise HttpSyntaxError("fragment in the request target", slug="bad_target")
+    named = values(head.headers, b"host")
+    try:
+        meant = [parse_wire_authority(one, default) for one in named]
+    except HostSyntaxError as error:
+        raise HttpSyntaxError(f"Host header is no host: {error.reason}", slug="host_mismatch", status=421) from None
+    if meant != [(host, port)]:
+        raise HttpSyntaxError(
+            "Host header is not the host of the connection",
+            slug="host_mismatch",
+            status=421,
+            hint=f"send Host: {host.uri if port == default else host.authority(port)}",
+        )
+    return Target(host, port, head.target, default)
+
+
 def host_header(target: Target) -> bytes:
     """Return the Host header for the origin, without the default port, as clients do."""
-    text = target.host.uri if target.port == HTTP_PORT else target.host.authority(target.port)
+    text = target.host.uri if target.port == target.default_port else target.host.authority(target.port)
     return text.encode("ascii")

@@ -20,6 +20,7 @@ REASONS: Final = {
     405: b"Method Not Allowed",
     407: b"Proxy Authentication Required",
     408: b"Request Timeout",
+    421: b"Misdirected Request",
     431: b"Request Header Fields Too Large",
     500: b"Internal Server Error",
     501: b"Not Implemented",

@@ -83,7 +83,7 @@ async def _serve(client: Stream, outbound: Outbound, limits: ProxyLimits, host: 
         await _fail(client, limits, REPLY_OF_SLUG.get(error.slug, Reply.GENERAL_FAILURE))
         return
     first = client.without_sent(render_reply(Reply.SUCCEEDED))
-    await outbound.tunnels.run(client, connection, first, outbound.inspect(connection))
+    await outbound.join(client, connection, first)
 
 
 async def _fail(client: Stream, limits: ProxyLimits, reply: Reply) -> None:

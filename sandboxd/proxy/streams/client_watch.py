@@ -88,7 +88,7 @@ class ClientWatch:
 
     def _readable(self) -> None:
         try:
-            data = self._client.socket.recv(HEAD_READ_SIZE)
+            data = self._client.receive_now(HEAD_READ_SIZE)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:

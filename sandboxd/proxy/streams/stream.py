@@ -12,11 +12,14 @@ import struct
 from functools import cache
 from typing import Final
 
-from sandboxd.proxy.fair_share import STEP, Share
+from sandboxd.proxy.fair_share import CIPHER, STEP, Share
+from sandboxd.proxy.tls.channel import TlsChannel
 
 READ_SIZE: Final = 65536
 HEAD_READ_SIZE: Final = 8192
 """Read size for a head or greeting. Surplus bytes stay in memory while a request is served."""
+HANDSHAKE: Final = 1000
+"""Cost of a step of a TLS handshake, with a signature."""
 _KEEPALIVE: Final = tuple(
     (getattr(socket, name), value)
     for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 6))
@@ -78,7 +81,7 @@ def reset(sock: socket.socket) -> None:
 class Stream:
     """Owner of a connected, non-blocking socket; its work is charged to `share`."""
 
-    __slots__ = ("_ahead", "_kept", "_loop", "_pending", "_read", "_sent", "_skip", "share", "socket")
+    __slots__ = ("_ahead", "_kept", "_loop", "_pending", "_read", "_sent", "_skip", "_tls", "share", "socket")
 
     def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop, share: Share | None = None) -> None:
         self.socket = sock
@@ -90,6 +93,7 @@ class Stream:
         self._sent = 0
         self._skip = 0
         self._kept = False
+        self._tls: TlsChannel | None = None
 
     async def receive(self, most: int = READ_SIZE) -> bytes:
         """Return the next bytes in the share's turn, b"" at the end. Raises OSError."""
@@ -113,9 +117,57 @@ class Stream:
                 self.share.spend()
             else:
                 self.share.spend(STEP, len(data))
-                return data
+                if self._tls is None:
+                    return data
+                content = await self._decrypted(data)
+                if content or self._tls.ended:
+                    return content
             await self._readable()
             await self.share.turn()
+
+    # TLS inside the connection
+
+    async def start_tls(self, channel: TlsChannel) -> None:
+        """Shake hands; from then on the content is read and written. Raises OSError."""
+        data = self.take_pending()
+        try:
+            while not channel.shake_hands(data):
+                await self._send_bytes(channel.take_output())
+                data = await self._from_socket(READ_SIZE)
+                self.share.spend(HANDSHAKE)
+                if not data:
+                    raise ConnectionResetError("the peer closed the connection within the TLS handshake")
+                await self.share.turn()
+        finally:
+            with contextlib.suppress(OSError):
+                await self._send_bytes(channel.take_output())
+        self._pending = channel.receive(b"")
+        self._tls = channel
+
+    @property
+    def is_secure(self) -> bool:
+        return self._tls is not None
+
+    async def _decrypted(self, data: bytes) -> bytes:
+        assert self._tls is not None
+        if not data:
+            raise ConnectionResetError("the peer closed the TLS connection without saying so")
+        self.share.spend(0, len(data) * CIPHER)
+        content = self._tls.receive(data)
+        if output := self._tls.take_output():
+            await self._send_bytes(output)
+        return content
+
+    def receive_now(self, most: int) -> bytes:
+        """Return what has arrived, b"" at the end. Raises BlockingIOError where nothing has, and OSError."""
+        data = self.socket.recv(most)
+        if self._tls is None or not data:
+            return data
+        self.share.spend(0, len(data) * CIPHER)
+        content = self._tls.receive(data)
+        if not content and not self._tls.ended:
+            raise BlockingIOError
+        return content
 
     async def _readable(self) -> None:
         readable: asyncio.Future[None] = self._loop.create_future()
@@ -140,6 +192,10 @@ class Stream:
                 self.share.held -= len(data)
 
     @property
+    def has_pending(self) -> bool:
+        return bool(self._pending)
+
+    @property
     def is_closed(self) -> bool:
         """Return whether the socket was closed or handed over."""
         return self.socket.fileno() < 0
@@ -149,7 +205,7 @@ class Stream:
     def begin(self) -> None:
         """Mark the start of a request, and record its input and output from now on."""
         self.commit()
-        self._read = bytearray()
+        self._read = None if self._tls is not None else bytearray()
         self._sent = 0
 
     def commit(self) -> None:
@@ -201,6 +257,12 @@ class Stream:
             data = data[skipped:]
         elif self._ahead:
             data = self.without_sent(data)
+        if self._tls is not None:
+            self.share.spend(0, len(data) * CIPHER)
+            data = self._tls.send(data)
+        await self._send_bytes(data)
+
+    async def _send_bytes(self, data: bytes) -> None:
         self.share.spend(STEP, len(data))
         try:
             sent = self.socket.send(data)
@@ -233,6 +295,9 @@ class Stream:
     def is_stale(self) -> bool:
         """Return whether an idle connection is closed, failed or has unrequested bytes."""
         try:
+            if self._tls is not None:
+                self._pending += self.receive_now(READ_SIZE)
+                return True
             self.socket.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             return bool(self._pending)
@@ -245,15 +310,24 @@ class Stream:
 
         Closing a socket with unread bytes resets it, and a reset can overtake the answer (RFC 9112, section 9.6)."""
         with contextlib.suppress(OSError, TimeoutError):
+            self._end_tls()
             self.socket.shutdown(socket.SHUT_WR)
             async with asyncio.timeout(seconds):
                 await self.share.turn()
                 while await self._from_socket(READ_SIZE):
                     await self.share.turn()
 
+    def _end_tls(self) -> None:
+        """Tell the peer of the end, if the kernel takes it at once."""
+        channel, self._tls = self._tls, None
+        if channel is not None:
+            with contextlib.suppress(OSError):
+                self.socket.send(channel.end())
+
     def close(self) -> None:
         if not self._kept:
             self.commit()
+            self._end_tls()
             self.socket.close()
 
     def reset(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from dataclasses import dataclass
 from typing import Protocol
@@ -63,6 +64,9 @@ class Tunnels:
         """Join both sockets until both directions have ended.
 
         `to_client` goes to the client first. `origin` is the stream that owns the connection's socket, if any."""
+        if origin is not None and (client.is_secure or origin.is_secure):
+            await _join(client, origin, to_client)
+            return
         relay = SocketRelay(client.socket, connection.socket, share=client.share)
         self._open[client] = relay, connection, origin
         try:
@@ -120,3 +124,22 @@ class Tunnels:
             connection.forward,
             connection.is_inside,
         )
+
+
+async def _join(client: Stream, origin: Stream, to_client: bytes) -> None:
+    """Copy content in both directions until one side ends. Raises OSError."""
+    await client.send(to_client)
+
+    async def copy(source: Stream, sink: Stream) -> None:
+        while data := await source.receive():
+            await sink.send(data)
+
+    directions = [asyncio.create_task(copy(*pair), name="join") for pair in ((client, origin), (origin, client))]
+    try:
+        done, _ = await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+        for direction in done:
+            direction.result()
+    finally:
+        for direction in directions:
+            direction.cancel()
+        await asyncio.wait(directions)

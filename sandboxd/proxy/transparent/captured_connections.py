@@ -143,7 +143,7 @@ class Captures:
         connection = self._take(destination) or await self._open_elsewhere(destination)
         if connection is None:
             connection = await self._open(destination, client)
-        await self._outbound.tunnels.run(client, connection, b"", self._outbound.inspect(connection))
+        await self._outbound.join(client, connection, b"")
 
     async def connecting(self, address: str, port: int, answer: Callable[[int], None]) -> None:
         """Decide a connect() that waits, and call `answer` once: 0 or an error number.

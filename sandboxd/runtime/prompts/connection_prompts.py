@@ -5,10 +5,11 @@ from __future__ import annotations
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.hosts.host_patterns import Host, HostPattern
+from sandboxd.policy.hosts.request_rules import HttpRequest
 from sandboxd.policy.hosts.shared_hosts import purpose_of
 from sandboxd.policy.model import HostRule
 from sandboxd.policy.wide_grants import METADATA, serves_metadata
-from sandboxd.proxy.gate import Ask
+from sandboxd.proxy.gate import Ask, AskRequest
 from sandboxd.runtime.command import Command
 from sandboxd.runtime.prompts.grants import GrantScope
 from sandboxd.runtime.prompts.open_prompts import Prompts
@@ -95,6 +96,38 @@ def asking(prompts: Prompts, session: SandboxSession, command: Command) -> Ask:
         question = host_question(
             host, port, session.cwd, text=decision.text, command=command.text, command_id=command.command_id
         )
+        outcome = await put(prompts, session, question, command.wrap_id)
+        return host_decision(host, port, decision, outcome)
+
+    return ask
+
+
+def request_question(
+    host: Host, port: int, request: HttpRequest, project: str, command: Command, text: str
+) -> Question:
+    """The question whether a command may send one request. A yes for the session holds for the same one again."""
+    subject = neutralise(f"{request.method} {host.authority(port)}{request.path}")
+    return Question(
+        kind=QuestionKind.NETWORK,
+        key=(QuestionKind.NETWORK, request.method, host.authority(port), request.path),
+        subject=subject,
+        project=project,
+        host=host.name,
+        port=port,
+        command=neutralise(command.text),
+        command_id=None if command.command_id is None else neutralise(command.command_id),
+        text=neutralise(text),
+        scopes=(GrantScope.ONCE, GrantScope.SESSION),
+    )
+
+
+def asking_requests(prompts: Prompts, session: SandboxSession, command: Command) -> AskRequest:
+    """Return the function by which the gate asks about a request."""
+
+    async def ask(host: Host, port: int, request: HttpRequest, decision: Decision) -> Decision:
+        question = request_question(host, port, request, session.cwd, command, decision.text)
+        if session.grants.of_command(question.key) is not None:
+            return Decision(Behavior.ALLOW, Reason.GRANTED, f"{question.subject} was allowed when asked")
         outcome = await put(prompts, session, question, command.wrap_id)
         return host_decision(host, port, decision, outcome)
 

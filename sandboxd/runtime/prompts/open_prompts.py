@@ -340,7 +340,8 @@ class Prompts:
             return
         if verdict.scope is GrantScope.ALWAYS or question.kind is QuestionKind.TRUST or one.future.done():
             return
-        if question.kind in (QuestionKind.SANDBOX_OVERRIDE, QuestionKind.COMMAND):
+        of_request = question.kind is QuestionKind.NETWORK and question.rule is None
+        if of_request or question.kind in (QuestionKind.SANDBOX_OVERRIDE, QuestionKind.COMMAND):
             if verdict.scope is GrantScope.SESSION:
                 grants.give(question.subject, verdict.scope, None, by, ttl_s=verdict.ttl_s, key=question.key)
             return

@@ -97,7 +97,7 @@ complete -c sandboxd -n '__sandboxd_is settings' -l yes -d 'confirm a wide rule 
 complete -c sandboxd -n '__sandboxd_is settings' -l json -d 'print JSON'
 complete -c sandboxd -n '__sandboxd_is settings' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
 complete -c sandboxd -n '__sandboxd_is settings' -l help -d 'show this text'
-complete -c sandboxd -n '__sandboxd_is settings' -a 'show lint set unset schema'
+complete -c sandboxd -n '__sandboxd_is settings' -a 'show lint set unset add remove schema'
 complete -c sandboxd -n '__sandboxd_is settings' -F
 complete -c sandboxd -n __sandboxd_is_alone -a exclude -d 'choose commands that run outside the sandbox'
 complete -c sandboxd -n '__sandboxd_is exclude' -l cwd -d 'use the settings that apply in this directory' -x -a '(__fish_complete_directories)'

@@ -40,7 +40,7 @@ def test_a_rule_is_named_with_its_place() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a b", "http://a.test/", "a.test:x", "a.test:0", "[::1", "user@a.test", "a..b", "a\0.test"]
+    "text", ["", "a b", "http://", "ftp://a.test/", "a.test:x", "a.test:0", "[::1", "user@a.test", "a..b", "a\0.test"]
 )
 def test_what_is_no_host_is_refused_as_a_connection_would_be(text: str) -> None:
     decision = explain_host(network(("*",)), text)

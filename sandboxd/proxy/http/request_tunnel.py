@@ -1,0 +1,255 @@
+"""Tunnels whose requests are decided one by one: CONNECT, SOCKS and captured connections to certain hosts.
+
+| The client begins with | rules for requests cover the host | no rule covers it, and TLS ends here |
+| --- | --- | --- |
+| TLS, for a host of `tls.terminate` | each request is decided | requests are parsed and passed on |
+| TLS, otherwise | refused (`requestUnseen`) | passed on as it is |
+| a request of HTTP/1.1 | each request is decided | passed on as it is |
+| anything else, or the server begins | refused (`requestUnseen`) | passed on as it is |
+
+The handshake with the server comes first, and its certificate is verified as a client would. The command sees a
+certificate of the daemon's authority. When the server cannot be trusted, the answer to a request says so."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.hosts.host_patterns import Host, HostSyntaxError, parse_wire_host
+from sandboxd.proxy.dial import DialError
+from sandboxd.proxy.http.http_origins import OriginStream
+from sandboxd.proxy.http.http_server import serve_requests
+from sandboxd.proxy.limits import ProxyLimits
+from sandboxd.proxy.outbound import Outbound
+from sandboxd.proxy.streams.connection import OutboundConnection
+from sandboxd.proxy.streams.stream import Stream
+from sandboxd.proxy.tls.authority import PROTOCOLS, Authority
+from sandboxd.proxy.tls.channel import TlsChannel
+from sandboxd.proxy.transparent.tls_hello import NOT_TLS, HelloReader, Opening
+
+_METHOD: Final = re.compile(rb"[A-Z][A-Z-]{0,31} ")
+_PART_OF_METHOD: Final = re.compile(rb"[A-Z][A-Z-]{0,31}")
+_TERMINATE: Final = "sandboxd settings add sandbox.network.tls.terminate {host}"
+_NOT_TRUSTED: Final = (
+    "let the program trust the certificates of $SSL_CERT_FILE; if it only trusts its own, pass it untouched: "
+    "sandboxd settings add sandbox.network.tls.exclude {host}"
+)
+_RESTART: Final = "start the command again: its trust in certificates is older than this setting"
+
+
+@dataclass(slots=True, eq=False)
+class RequestTunnel:
+    """One tunnel; `secure` once TLS ends here, with the `fault` of the handshake with the server."""
+
+    client: Stream
+    outbound: Outbound
+    limits: ProxyLimits
+    connection: OutboundConnection
+    secure: bool = False
+    fault: DialError | None = None
+    is_used: bool = False
+
+    @property
+    def host(self) -> Host:
+        return self.connection.host
+
+    @property
+    def port(self) -> int:
+        return self.connection.port
+
+    async def open(self) -> OriginStream:
+        """Return a connection to the server, first the tunnel's own. Raises Refused, DialError."""
+        if self.fault is not None:
+            raise self.fault
+        if self.is_used:
+            connection = await self.outbound.open_for(
+                self.client, self.limits, self.connection.operation, self.host, self.port, captured=True
+            )
+        else:
+            connection = self.connection
+        self.is_used = True
+        origin = OriginStream(connection, asyncio.get_running_loop(), self.client.share)
+        if self.secure:
+            try:
+                await _secure(origin, self.limits)
+            except BaseException:
+                self.outbound.release(connection)
+                origin.close()
+                raise
+        return origin
+
+    def abandon(self) -> None:
+        """Close the tunnel's own connection, unless it is in use or was."""
+        if not self.is_used:
+            self.is_used = True
+            self.outbound.release(self.connection)
+            self.connection.socket.close()
+
+
+class RequestTunnels:
+    """The maker of such tunnels for one command; `authority` returns the one that its sandbox trusts."""
+
+    def __init__(self, outbound: Outbound, limits: ProxyLimits, authority: Callable[[], Authority | None]) -> None:
+        self._outbound = outbound
+        self._limits = limits
+        self._authority = authority
+
+    async def serve(self, client: Stream, connection: OutboundConnection, first: bytes) -> None:
+        """Serve a tunnel until it ends, after sending `first` to the client. Raises OSError."""
+        client.commit()
+        if first:
+            await client.send(first)
+        tunnel = RequestTunnel(client, self._outbound, self._limits, connection)
+        try:
+            await self._serve(tunnel)
+        finally:
+            tunnel.abandon()
+
+    async def _serve(self, tunnel: RequestTunnel) -> None:
+        client, connection = tunnel.client, tunnel.connection
+        covered = self._outbound.covers_requests(connection.host, connection.port)
+        opening, begins_request = await self._read_opening(tunnel, covered)
+        if opening.is_tls and self._outbound.ends_tls(connection.host, connection.port):
+            await self._serve_tls(tunnel, opening)
+        elif not covered:
+            tunnel.is_used = True
+            await self._outbound.tunnels.run(client, connection, b"", self._outbound.inspect(connection))
+        elif begins_request:
+            await serve_requests(client, self._outbound, self._limits, tunnel)
+        else:
+            what = "TLS, which does not end in the proxy" if opening.is_tls else "another protocol than HTTP/1.1"
+            self._refuse(tunnel, f"speaks {what}, so its requests cannot be seen", _TERMINATE)
+
+    async def _read_opening(self, tunnel: RequestTunnel, covered: bool) -> tuple[Opening, bool]:
+        """Return how the client begins, and whether with a request. The bytes are read again later."""
+        client, reader, seen = tunnel.client, HelloReader(), b""
+        opening: Opening | None = None
+        try:
+            async with asyncio.timeout(self._limits.head_s if covered else None):
+                while opening is None or (covered and not opening.is_tls and _PART_OF_METHOD.fullmatch(seen)):
+                    if not covered and not seen and await _server_begins(client, tunnel.connection):
+                        break
+                    data = await client.receive()
+                    if not data:
+                        break
+                    seen += data
+                    client.share.held += len(data)
+                    if client.share.held > self._limits.held_bytes:
+                        raise ConnectionResetError("incomplete beginnings of the command's tunnels are too large")
+                    opening = opening or reader.receive(data)
+        except TimeoutError:
+            pass  # what came until now decides
+        finally:
+            client.share.held -= len(seen)
+        client.unread(seen)
+        return opening or NOT_TLS, _METHOD.match(seen) is not None
+
+    async def _serve_tls(self, tunnel: RequestTunnel, opening: Opening) -> None:
+        host, client = tunnel.host, tunnel.client
+        authority = self._authority()
+        if authority is None:
+            self._refuse(tunnel, "ends its TLS here, which this command does not expect", _RESTART)
+            return
+        if not _names(opening, host):
+            self._refuse(tunnel, "begins with a TLS handshake for another host", "", Reason.SERVER_NAME)
+            return
+        tunnel.secure = True
+        origin: OriginStream | None = None
+        try:
+            origin = await tunnel.open()
+        except DialError as error:
+            tunnel.fault = error
+        try:
+            async with asyncio.timeout(self._limits.head_s):
+                await client.start_tls(TlsChannel(authority.context_for(host), server_side=True))
+        except OSError as error:
+            if origin is not None:
+                self._outbound.release(origin.connection)
+                origin.close()
+            if isinstance(error, ssl.SSLError | ConnectionError):  # programs send an alert, or only close
+                self._report(tunnel, "ends its TLS here, and the program refuses the certificate", _NOT_TRUSTED)
+            raise
+        await serve_requests(client, self._outbound, self._limits, tunnel, origin)
+
+    def _refuse(
+        self,
+        tunnel: RequestTunnel,
+        what: str,
+        hint: str,
+        reason: Reason = Reason.REQUEST_UNSEEN,
+    ) -> None:
+        tunnel.abandon()
+        self._report(tunnel, what, hint, reason)
+        tunnel.client.reset()
+
+    def _report(self, tunnel: RequestTunnel, what: str, hint: str, reason: Reason = Reason.REQUEST_UNSEEN) -> None:
+        text = f"a connection to {tunnel.host.authority(tunnel.port)} {what}"
+        decision = Decision(Behavior.DENY, reason, text, hint=hint.replace("{host}", tunnel.host.uri))
+        self._outbound.report(tunnel.connection.operation, tunnel.host, tunnel.port, decision)
+
+
+async def _secure(origin: OriginStream, limits: ProxyLimits) -> None:
+    """Shake hands with a server, and verify it. Raises DialError."""
+    host = origin.connection.host
+    try:
+        async with asyncio.timeout(limits.head_s):
+            await origin.start_tls(TlsChannel(_client_context(), server_side=False, server_name=host.name))
+    except ssl.SSLCertVerificationError as error:
+        raise DialError(
+            "tls_untrusted",
+            f"the certificate of {host} is not valid: {error.verify_message}",
+            hint="have the server's certificate corrected, or its authority added to those of this machine",
+        ) from None
+    except ssl.SSLError as error:
+        why = (error.reason or "it broke").replace("_", " ").lower()
+        raise DialError("tls_failed", f"the TLS handshake with {host} failed: {why}") from None
+    except TimeoutError:
+        raise DialError("connect_timeout", f"{host} did not complete the TLS handshake in time") from None
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise DialError("tls_failed", f"the TLS handshake with {host} failed: {why}") from None
+
+
+@cache
+def _client_context() -> ssl.SSLContext:
+    """Return the client's side of TLS, with the authorities that this machine trusts (SSL_CERT_FILE of the daemon)."""
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(PROTOCOLS)
+    return context
+
+
+def _names(opening: Opening, host: Host) -> bool:
+    """Return whether a handshake is for this host; one without a name is."""
+    if not opening.is_readable:
+        return False
+    try:
+        return opening.server_name is None or parse_wire_host(opening.server_name) == host
+    except HostSyntaxError:
+        return False
+
+
+async def _server_begins(client: Stream, connection: OutboundConnection) -> bool:
+    """Wait for the first bytes of either side; return whether they are the server's."""
+    if client.has_pending:
+        return False
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[bool] = loop.create_future()
+
+    def wake(server: bool) -> None:
+        if not woken.done():
+            woken.set_result(server)
+
+    places = (client.socket.fileno(), connection.socket.fileno())
+    for place, server in zip(places, (False, True), strict=True):
+        loop.add_reader(place, wake, server)
+    try:
+        return await woken
+    finally:
+        for place in places:
+            loop.remove_reader(place)

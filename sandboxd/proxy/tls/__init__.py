@@ -1,0 +1,1 @@
+"""TLS that ends in the proxy: certificates, and the two ends of a connection."""

@@ -1,0 +1,124 @@
+"""The daemon's certificate authorities, and the bundles of commands that trust them (`plan.trust`).
+
+There is one authority for each list of hosts that settings name, so that each is constrained to its list and a command
+goes on with its own when the list changes. Bundles hold no secret; they lie in a directory that commands see."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Mapping, Sequence
+
+from sandboxd.errors import HostError
+from sandboxd.plan.trust import SYSTEM_BUNDLES, bundle_path, callers_files, terminated_hosts
+from sandboxd.policy.model import NetworkPolicy
+from sandboxd.proxy.tls.authority import Authority, AuthorityRecord
+
+MOST_BYTES = 8 << 20
+"""Of one file of certificates."""
+MOST_AUTHORITIES = 64
+"""Lists of hosts that commands were started under, each with its own authority."""
+MOST_BUNDLES = 1024
+
+
+class CertificateTrust:
+    """The authorities of one daemon."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self._authorities: dict[tuple[str, ...], Authority] = {}
+        self._written: dict[str, tuple[object, ...]] = {}
+        self._lock = asyncio.Lock()
+
+    @property
+    def records(self) -> tuple[AuthorityRecord, ...]:
+        """Return what the next daemon needs, so that running commands go on."""
+        return tuple(one.record for one in self._authorities.values())
+
+    def authority(self, network: NetworkPolicy) -> Authority | None:
+        """Return the authority for the hosts of a policy, if a command was prepared under it."""
+        return self._authorities.get(terminated_hosts(network))
+
+    async def prepare(self, network: NetworkPolicy, caller: Mapping[str, str]) -> None:
+        """Make what a command of this policy trusts. Raises HostError."""
+        hosts = terminated_hosts(network)
+        if not hosts:
+            return
+        async with self._lock:
+            await asyncio.to_thread(self._prepare, network, hosts, callers_files(caller))
+
+    async def resume(self, records: Sequence[AuthorityRecord]) -> None:
+        """Take over the authorities of an earlier daemon, for its running commands."""
+        for record in records:
+            self._authorities[record.hosts] = await asyncio.to_thread(Authority, (), record)
+
+    def _prepare(self, network: NetworkPolicy, hosts: tuple[str, ...], files: tuple[str, ...]) -> None:
+        os.makedirs(self.directory, mode=0o755, exist_ok=True)
+        authority = self._authority_for(network, hosts)
+        for one in dict.fromkeys(((), files)):  # the bundle without the caller's files stands over the system's
+            self._write(bundle_path(self.directory, hosts, one), authority, one)
+
+    def _authority_for(self, network: NetworkPolicy, hosts: tuple[str, ...]) -> Authority:
+        found = self._authorities.pop(hosts, None)
+        if found is None:
+            patterns = [rule.pattern for rule in network.tls_terminate]
+            found = Authority(patterns)
+        self._authorities[hosts] = found
+        while len(self._authorities) > MOST_AUTHORITIES:
+            del self._authorities[next(iter(self._authorities))]
+        return found
+
+    def _write(self, path: str, authority: Authority, files: tuple[str, ...]) -> None:
+        """Write a bundle, unless it is as its sources are now. A new one replaces the name, so commands keep theirs."""
+        system = _system_bundle()
+        sources = (system, *files)
+        state = (authority, *map(_state, sources))
+        if self._written.get(path) == state:
+            return
+        if len(self._written) >= MOST_BUNDLES and path not in self._written:
+            raise HostError(
+                "tls_bundles_too_many", "too many files of certificates are in use", hint="sandboxd restart"
+            )
+        text = b"\n".join((*map(_read, sources), authority.certificate.encode()))
+        try:
+            with open(
+                os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o444), "wb"
+            ) as file:
+                file.write(text)
+            os.rename(f"{path}.new", path)
+        except OSError as error:
+            raise HostError(
+                "tls_bundle", f"cannot write {path}: {error.strerror}", hint="free some disk space"
+            ) from None
+        self._written[path] = state
+
+
+def _system_bundle() -> str:
+    """Return the file of the machine's authorities: that of the daemon's environment, or of the system."""
+    named = ssl.get_default_verify_paths().cafile
+    for path in (named, *SYSTEM_BUNDLES):
+        if path and os.path.isfile(path):
+            return path
+    raise HostError(
+        "tls_no_authorities",
+        "this machine has no file of certificate authorities",
+        hint="install them: apt-get install ca-certificates",
+    )
+
+
+def _state(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _read(path: str) -> bytes:
+    """Read a file of certificates. What the caller cannot read would not be trusted outside either."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            return file.read(MOST_BYTES)
+    except OSError:
+        return b""
