@@ -54,7 +54,7 @@ class Room:
 
 
 class SessionRoom:
-    """What the commands of one session have of the room."""
+    """Part of the room that the commands of one session have taken."""
 
     def __init__(self, whole: Room) -> None:
         self._whole = whole
