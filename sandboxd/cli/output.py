@@ -15,6 +15,7 @@ USAGE = 2
 NOT_RUN = 125  # nothing was run, or nothing could be answered
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
+SUSPICIOUS = (1, NOT_RUN)  # failures of bubblewrap or the helper, or the command's status: the daemon knows
 
 _LINE = 2000
 _COLOURS = {"red": "1;31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1"}

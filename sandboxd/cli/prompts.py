@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import sys
 import termios
 import threading
@@ -48,6 +49,19 @@ _WORDS: Final = {
 _INTERRUPT: Final = ("\x03", "\x04", "q")
 _TICK_S: Final = 0.2
 """The interval at which a wait for a key checks for another answer."""
+
+
+def answer_beside() -> Callable[[], None]:
+    """Answer questions in this terminal beside a command; return what ends that. Raises UsageError."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        raise UsageError("--ask needs a terminal", "answer in another one: sandboxd prompts") from None
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread waits for them
+    try:
+        return Desk(Client(autostart=False), terminal, terminal).beside()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -291,7 +291,7 @@ async def test_deny_always_writes_a_rule(person: Person, command: Sandboxed, ori
 
 async def test_nobody_to_ask_is_no(command: Sandboxed, origin: Origin) -> None:
     answer = await command.get(origin.url("ask.test"))
-    assert denied(answer, "hostNotListed") and b"no client was subscribed" in answer
+    assert denied(answer, "hostNotListed") and b"no client answers prompts" in answer
     assert origin.connections == []
 
 

@@ -99,7 +99,6 @@ def _rows(status: StatusResult) -> list[tuple[str, str]]:
     rows += _listed("published", [f"{port} ({s.session_id})" for s in status.sessions for port in s.published])
     files = [f"{file.path} ({file.source}, {file.state})" for file in status.settings if file.state != "absent"]
     rows += _listed("settings", files or ["no settings file, only defaults"])
-    rows.append(("policy", f"generation {status.generation}"))
     rows += _listed("network", list(status.network))
     if status.audit is not None and status.audit.enabled:
         audit = status.audit

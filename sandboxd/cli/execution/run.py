@@ -84,15 +84,13 @@ HELP = Help(
     statuses="the command's; 125 nothing was run, or the end was not confirmed, "
     "126 not executable, 127 not found, 128+N ended by signal N",
 )
-_SUSPICIOUS = (1, output.NOT_RUN)  # failures of bubblewrap or the helper, or the command's status: the daemon knows
-
 _LIMITS = frozenset(("memory-limit", "memory-limit-watched", "time-limit"))
 """Layers that end a command which meets them: that is told."""
 _SHELLS = ("bash", "zsh", "fish", "dash")
 _LONGEST_ANNOTATED = 512 << 10
 
 _WRAPS_TRIED = 3
-"""Wraps of one command while settings change between wrap and start."""
+"""Wraps of one command while settings change before its start."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -115,7 +113,9 @@ def main(arguments: Sequence[str]) -> int:
                     return status
             relays = "relay_stdio" in parsed
             if "ask" in parsed:
-                after.stop_asking = _ask_here()
+                from sandboxd.cli.prompts import answer_beside
+
+                after.stop_asking = answer_beside()
             if "learn" not in parsed:
                 return _run(connection, params, grace_s, after, relays=relays)
             from sandboxd.cli.execution.learn import LearnedFile
@@ -141,24 +141,6 @@ class After:
         self.cwd = absolute(parsed.get("cwd"))
         self.session = parsed.get("session") or os.environ.get("SANDBOXD_SESSION", "")
         self.stop_asking: Callable[[], None] = lambda: None
-
-
-def _ask_here() -> Callable[[], None]:
-    """Answer questions in this terminal beside the command; return what ends that. Raises UsageError."""
-    import signal
-
-    from sandboxd.cli.prompts import Desk
-    from sandboxd_client import Client
-
-    try:
-        terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        raise UsageError("--ask needs a terminal", "answer in another one: sandboxd prompts") from None
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread waits for them
-    try:
-        return Desk(Client(autostart=False), terminal, terminal).beside()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _run(connection: Connection, params: dict[str, Any], grace_s: float, after: After, *, relays: bool) -> int:
@@ -210,8 +192,10 @@ def _run_once(
     limited = status >= output.NOT_RUN and any(layer in _LIMITS for layer in wrapped["layers"])
     limited = limited or (status != 0 and "tmp-limit" in wrapped["layers"])
     told = after.tell and (status != 0 or _is_terminal(2))
-    if status in _SUSPICIOUS or limited or told or after.show or after.learn is not None:
-        return _outcome(connection, wrapped["wrap_id"], status, after, again=again)
+    if status in output.SUSPICIOUS or limited or told or after.show or after.learn is not None:
+        from sandboxd.cli.execution.told import outcome
+
+        return outcome(connection, wrapped["wrap_id"], status, after, told=told, again=again)
     return status
 
 
@@ -410,57 +394,8 @@ def _spawn_annotated(
     return status
 
 
-def _outcome(connection: Connection, wrap_id: str, status: int, after: After, *, again: bool) -> int | None:
-    """Ask the daemon whether the command ran, and return the exit status or None."""
-    show, learn = after.show, after.learn
-    question: dict[str, Any] = {"wrap_id": wrap_id}
-    if learn is not None:
-        question["learn"] = True
-    try:
-        outcome = connection.call("wrap.outcome", question, 10.0)
-    except SandboxdError as error:
-        if show or learn is not None:
-            output.warn(f"cannot list what was blocked: {error.message}")
-        return status
-    if again and status in _SUSPICIOUS and outcome.get("outdated"):
-        return None
-    for violation in outcome["violations"]:
-        if show or violation["kind"] == "limit":
-            output.note(_line(violation))
-            if violation.get("hint"):
-                output.note(f"  hint: {violation['hint']}")
-    if after.tell and (status != 0 or _is_terminal(2)):
-        from sandboxd.cli.execution.told import told_lines, why_not_found
-
-        for line in told_lines(outcome["violations"], outcome.get("violations_lost", 0)):
-            output.note(line)
-        if status in (output.NOT_FOUND, output.NOT_EXECUTABLE) and after.program:
-            output.note(why_not_found(connection, after.program, after.cwd))
-    if show and outcome.get("violations_lost"):
-        output.note(f"sandboxd: {outcome['violations_lost']} more were blocked than could be recorded one by one")
-    if learn is not None and outcome["started"]:
-        learn.take(outcome["learned"])
-    if status in _SUSPICIOUS and not outcome["started"]:
-        reason = outcome["reason"] or "the sandbox ended before the command started"
-        return output.fail(f"the sandbox could not be set up: {reason}", outcome.get("hint") or "run: sandboxd check")
-    return status
-
-
 def _is_terminal(descriptor: int) -> bool:
     try:
         return os.isatty(descriptor)
     except OSError:
         return False
-
-
-def _line(violation: dict[str, Any]) -> str:
-    line = f"sandboxd: blocked {violation['kind']} {violation['operation']} {output.quoted(violation['target'])}"
-    if violation.get("count", 1) > 1:
-        line += f", {violation['count']} times"
-    if violation.get("process"):
-        line += f", by {violation['process']}"
-    if violation.get("rule"):
-        line += f" (rule {violation['rule']})"
-    if violation.get("inferred"):
-        line += " (guessed from the output)"
-    return line

@@ -1,16 +1,24 @@
-"""The lines after a command of `run`: what the sandbox blocked, one line for each kind of refusal."""
+"""The lines after a command of `run`: what the sandbox blocked, one line for each kind of refusal.
+
+Imported after most commands, so each import costs."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
 
+from sandboxd.cli import output
 from sandboxd.cli.output import quoted
 from sandboxd_client.errors import SandboxdError
-from sandboxd_client.transport.connection import Connection
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any, Final
+
+    from sandboxd.cli.execution.run import After
+    from sandboxd_client.transport.connection import Connection
 
 _WHAT: Final = {
     "network": "connecting to",
@@ -20,9 +28,60 @@ _WHAT: Final = {
     "write": "writing",
     "service": "using the service",
 }
-
-
 _MOST_LOOKED_AT: Final = 2000
+
+
+def outcome(connection: Connection, wrap_id: str, status: int, after: After, *, told: bool, again: bool) -> int | None:
+    """Ask the daemon whether the command ran, tell what was blocked, and return the exit status or None."""
+    show, learn = after.show, after.learn
+    try:
+        found = connection.call(
+            "wrap.outcome", {"wrap_id": wrap_id, **({} if learn is None else {"learn": True})}, 10.0
+        )
+    except SandboxdError as error:
+        if show or learn is not None:
+            output.warn(f"cannot list what was blocked: {error.message}")
+        return status
+    if again and status in output.SUSPICIOUS and found.get("outdated"):
+        return None
+    for violation in found["violations"]:
+        if show or violation["kind"] == "limit":
+            output.note(_long_line(violation))
+            if violation.get("hint"):
+                output.note(f"  hint: {violation['hint']}")
+    if told:
+        for line in told_lines(found["violations"], found.get("violations_lost", 0)):
+            output.note(line)
+        if status in (output.NOT_FOUND, output.NOT_EXECUTABLE) and after.program:
+            output.note(why_not_found(connection, after.program, after.cwd))
+    if show and found.get("violations_lost"):
+        output.note(_lost_line(found["violations_lost"]))
+    if learn is not None and found["started"]:
+        learn.take(found["learned"])
+    if status in output.SUSPICIOUS and not found["started"]:
+        reason = found["reason"] or "the sandbox ended before the command started"
+        return output.fail(f"the sandbox could not be set up: {reason}", found.get("hint") or "run: sandboxd check")
+    return status
+
+
+def _lost_line(lost: int) -> str:
+    return f"sandboxd: {lost} more were blocked than could be recorded one by one"
+
+
+def _long_line(violation: Mapping[str, Any]) -> str:
+    if violation["kind"] == "limit":
+        line = f"sandboxd: the limit was met: {violation['target']}"
+    else:
+        line = f"sandboxd: blocked {violation['kind']} {violation['operation']} {quoted(violation['target'])}"
+    if violation.get("count", 1) > 1:
+        line += f", {violation['count']} times"
+    if violation.get("process"):
+        line += f", by {violation['process']}"
+    if violation.get("rule"):
+        line += f" (rule {violation['rule']})"
+    if violation.get("inferred"):
+        line += " (guessed from the output)"
+    return line
 
 
 def told_lines(violations: Iterable[Mapping[str, Any]], lost: int = 0) -> list[str]:
@@ -33,7 +92,7 @@ def told_lines(violations: Iterable[Mapping[str, Any]], lost: int = 0) -> list[s
             kinds.setdefault(what, []).append(violation)
     lines = [_line(what, found) for what, found in kinds.items()]
     if lost:
-        lines.append(f"sandboxd: {lost} more were blocked than could be recorded one by one")
+        lines.append(_lost_line(lost))
     return lines
 
 

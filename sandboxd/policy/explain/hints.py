@@ -77,12 +77,9 @@ _SECRET = (
     r"local/share/keyrings|[a-z_]+_history)(/.*)?"
 )
 _PRESET = "sandboxd allow preset caches"
-_HOME_TEXT = "keep changes for the session alone: sandboxd settings set sandbox.filesystem.home overlay"
+_HOME_TEXT = "to keep changes for the session alone: sandboxd settings set sandbox.filesystem.home overlay"
 _CACHE_TEXT = f"a cache of a package manager: {{allow}}, or those of all: {_PRESET}"
-_ABOVE_CACHES_TEXT = (
-    f"it holds the caches of a package manager, and more: to open those of all of them and nothing else: {_PRESET}; or "
-    f"{_HOME_TEXT}"
-)
+_ABOVE_CACHES_TEXT = f"package managers keep caches in it; to open those alone: {_PRESET}; or {_HOME_TEXT}"
 _CACHE_DIRECTORIES = tuple(path[2:-1] for path in PRESETS["caches"].allow_write if path.endswith("/"))
 _CACHE = "|".join(map(re.escape, _CACHE_DIRECTORIES))
 _ABOVE_CACHES = "|".join(

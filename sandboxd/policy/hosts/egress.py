@@ -50,11 +50,12 @@ def _own_proxy_warnings(network: NetworkPolicy) -> tuple[str, ...]:
 
 def describe_egress(network: NetworkPolicy, environment: EnvironmentProxies) -> tuple[str, ...]:
     """Return lines on the deciding proxy, and the route of allowed connections."""
-    lines = [
-        f"{name}: {'sandboxd decides' if port is None else f'your own proxy on port {port} decides ({key})'}"
-        for name, key, port in _listeners(network)
-    ]
+    lines = []
     if any(_own_ports(network)):
+        lines = [
+            f"{name}: {'sandboxd decides' if port is None else f'your own proxy on port {port} decides ({key})'}"
+            for name, key, port in _listeners(network)
+        ]
         lines.append("programs that know no proxy: sandboxd decides")
     if network.parent_proxy is not None:
         lines.append(f"allowed connections go {_through(network.parent_proxy)}")

@@ -42,7 +42,7 @@ class Outcome(StrEnum):
 WHY: Final = {
     Outcome.ANSWERED: "it was denied when asked",
     Outcome.TIMED_OUT: "no subscriber answered the question in time",
-    Outcome.NO_SUBSCRIBER: "no client was subscribed to answer",
+    Outcome.NO_SUBSCRIBER: "no client answers prompts",
     Outcome.WITHDRAWN: "what asked for it has ended",
     Outcome.SESSION_ENDED: "the session has ended",
     Outcome.TOO_MANY: "this session has asked too many questions",

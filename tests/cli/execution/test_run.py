@@ -277,7 +277,9 @@ def test_closed_streams(cli: CommandLine) -> None:
 
 def test_the_run_path_imports_the_client_and_next_to_nothing(cli: CommandLine) -> None:
     """Each of these would cost as much as all the rest; measured in docs/client.md."""
-    code = "import sys; from sandboxd.cli import main; from sandboxd.cli.execution import run; print(*sys.modules)"
+    code = (
+        "import sys; from sandboxd.cli import main; from sandboxd.cli.execution import run, told; print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-S", "-c", code], env=cli.env, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     dear = {
