@@ -59,7 +59,7 @@ def test_the_sums() -> None:
 @pytest.mark.parametrize("path", sorted(VENDOR.glob("*.[ch]")), ids=lambda path: path.name)
 def test_the_source_can_be_read_in_one_sitting(path: Path) -> None:
     lines = path.read_text().splitlines()
-    assert len(lines) <= 700  # one statement a line, and braces everywhere: .clang-format
+    assert len(lines) <= 500  # one statement a line, and braces everywhere: .clang-format
     assert max(map(len, lines)) <= 120
 
 

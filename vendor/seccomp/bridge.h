@@ -155,10 +155,29 @@ void report(const struct seccomp_notif *call, uint32_t access, long error, const
 struct process process_of(uint32_t thread);
 long read_memory(uint32_t thread, uint64_t from, void *to, unsigned long size);
 long open_in_proc(uint32_t thread, const char *name, int number, int flags);
-long open_directory(uint32_t thread, int fd, const char *below);        /* where that path begins */
+long open_directory(uint32_t thread, int fd, const char *below); /* where that path begins */
+_Noreturn void probe(void);
+
+/* verdicts.c: a place. `cover`: one of the empty directories, or the unreadable file, which stand for what is denied.
+ * `keeps_absent`: what sandboxd has mounted where a name has to stay absent, or on the way to one: sticky, as nothing
+ * else that one user alone may write. A file is empty, a directory has to be, but for others of its kind. */
+struct place {
+    uint32_t mode;
+    uint64_t mount;
+    int exists, is_root, read_only, cover, keeps_absent, is_anothers;
+};
+
+enum need { READS, WRITES, MAKES, REMOVES, CHANGES };
+
+/* Of a name that is removed: a directory (AT_REMOVEDIR) or not (0). In place of an error: it is absent outside. */
+enum { EITHER = 1, DONE = -1, ABSENT = -2, TEMPORARY = 020000000 /* __O_TMPFILE */ };
+
+/* The error number that the mounts are the reason of, or 0; then `found` is where. ABSENT: what is to be removed is not
+ * there, which the kernel would say where it can be written. */
+long judge(long directory, char *whole, enum need need, uint64_t flags, struct place *at);
+long judge_rename(long from, long to, uint64_t flags);
 void report_making(const struct seccomp_notif *call, const char *path); /* where the mounts refuse it */
 long look(long directory, const char *path, uint64_t flags, uint64_t resolve);
-_Noreturn void probe(void);
 
 /* sockets.c: other calls on sockets. Whether it was one, which is answered there. */
 int on_socket(const struct seccomp_notif *call);

@@ -110,7 +110,7 @@ static const char *judge_file(int fd, const char *link) {
     return NULL;
 }
 
-static const char *judge(int fd, const char *link) {
+static const char *judge_stream(int fd, const char *link) {
     const struct statx *is = look_at(fd);
     long flags = call(fcntl, fd, F_GETFL);
     if (flags < 0 || !is->stx_mask) {
@@ -153,7 +153,7 @@ const char *refused_as_stream(int fd, const char **name, const char **hint) {
     if (name_of(fd, link, sizeof link) < 0) {
         *link = 0;
     }
-    const char *refused = judge(fd, link), *streams[] = {"input", "output", "error"};
+    const char *refused = judge_stream(fd, link), *streams[] = {"input", "output", "error"};
     if (!refused) {
         return NULL;
     }
