@@ -34,6 +34,7 @@ MEASURES: tuple[tuple[str, str, bool], ...] = (
     ("bench.builds", "reporting", True),
     ("bench.builds", "absent_names", True),
     ("bench.builds", "event_latency", True),
+    ("bench.sockets", "sockets", True),
     ("bench.network", "throughput", False),
     ("bench.network", "connect_cost", False),
     ("bench.network", "closed_by_origin", False),
