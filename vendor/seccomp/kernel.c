@@ -172,7 +172,7 @@ uint64_t ignore(uint64_t these) {
     for (int n = 1; n <= 64; n++) {
         before |= (uint64_t)dispose(n, these >> (n - 1) & 1 ? SIG_IGN : SIG_DFL) << (n - 1);
     }
-    return before & ~(1ull << (SIGCHLD - 1));
+    return before & ~(1ull << (SIGCHLD - 1) | 3ull << 31); /* 32 and 33 are of C libraries, for threads */
 }
 
 /* The compiler asks for these by name; volatile, lest it make them of each other. None overlaps in part. */
