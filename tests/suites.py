@@ -1,15 +1,18 @@
 """Test suites of other projects, run bare and inside with default settings, and what differs: docs/compatibility.md.
 
-    ./dev suites [cpython]
+    ./dev suites [cpython|git|tar|bash|coreutils...]
 
 The bare run has a frame as well: everything is read-only but a new directory, in which both run. Only what passes bare
-and not inside is a difference; what fails in both says nothing of the sandbox."""
+and not inside is a difference; what fails in both says nothing of the sandbox. Sources come with apt, by a list of
+their own, and are built once beside the Python environment."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import platform
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -22,6 +25,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "compatibility.md"
+BUILT = Path(sys.prefix) / "suites"
+APT = Path("/etc/apt/sources.list.d/debian.sources")
 MOST_S = 1500
 HEAD = """# Compatibility
 
@@ -33,62 +38,144 @@ inside, and writes this page. A test differs when it passes bare and does not pa
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite; `line` writes JUnit's XML to `report.xml` in its directory. `needs` is a file of `package`."""
+    """A suite; `line` runs in an empty directory and writes `report.xml` (JUnit's) or logs that `told` can read.
+
+    `package` is the source package, which `make` builds in `$S`; without `make` it has the tests themselves, `$S`."""
 
     name: str
     package: str
-    needs: str
     version: str
     line: str
+    make: str = ""
+    told: str = r"^(?P<how>PASS|FAIL|SKIP|ERROR): (?P<name>\S+)"
 
 
 _CPYTHON = """test_fcntl test_os test_pathlib test_posix test_selectors test_shutil test_socket test_socketserver
     test_tarfile test_tempfile"""
+_NO_GIT = "NO_OPENSSL=1 NO_CURL=1 NO_EXPAT=1 NO_GETTEXT=1 NO_TCLTK=1 NO_PYTHON=1"
+_GIT = """cd "$S/t"; ls t[0-8]*.sh | awk 'NR % 12 == 1' | TEST_OUTPUT_DIRECTORY="$O" xargs -P 2 -I @ sh -c \
+    'timeout 300 sh @ --root="$O/trash" >"$O/@.log" 2>&1 </dev/null'"""
+_BASH = """cp -a "$S/tests" t; cd t; export THIS_SH="$S/bash" BASH_TSTOUT="$O/out" PATH=".:$S:$PATH"; unset BASH_ENV
+for one in run-*; do
+  case $one in run-all | run-minimal | run-gprof | run-read) continue ;; esac
+  if timeout 60 sh "$one" </dev/null 2>&1 | grep -v ^warning: >"$O/said"; then echo "FAIL: $one"; cat "$O/said"
+  else echo "PASS: $one"; fi
+done >"$O/bash.log" 2>&1"""
+_COREUTILS = """cp -a "$S" built; cd built
+make -j2 check-TESTS VERBOSE=no SUBDIRS=. TESTS="$(
+  ls tests/ch*/*.sh tests/cp/*.sh tests/d[fu]/*.sh tests/i*/*.sh tests/l[ns]/*.sh tests/m[kv]*/*.sh tests/r*/*.sh \
+    tests/touch/*.sh | awk 'NR % 3 == 1' | tr '\n' ' ')" >"$O/coreutils.log" 2>&1 </dev/null"""
 SUITES = (
     Suite(
         "cpython",
         "libpython3.11-testsuite",
-        "/usr/lib/python3.11/test/test_socket.py",
         "/usr/bin/python3.11 -V",
         f"/usr/bin/python3.11 -m test --timeout 300 --junit-xml report.xml {' '.join(_CPYTHON.split())}",
     ),
+    Suite(
+        "git",
+        "git",
+        "git version",
+        _GIT,
+        f"make -s -j2 CFLAGS=-O0 {_NO_GIT}",
+        r"^(?P<how>not ok|ok) (?P<name>\d+)(?P<skip>.*# skip)?",
+    ),
+    Suite(
+        "tar",
+        "tar",
+        "tar --version",
+        'cp "$S/tests/atconfig" "$S/tests/atlocal" .; sh "$S/tests/testsuite" -j2 >tar.log 2>&1 </dev/null',
+        "./configure -q && make -s -j2 && make -s -C tests genfile checkseekhole ckmtime",
+        r"^ *(?P<name>\d+): .* (?P<how>ok|FAILED|skipped)",
+    ),
+    Suite(
+        "bash",
+        "bash",
+        "bash --version",
+        _BASH,
+        "./configure -q --without-bash-malloc && make -s -j2 && make -s recho zecho printenv xcase",
+    ),
+    Suite("coreutils", "coreutils", "ls --version", _COREUTILS, "./configure -q && make -s -j2"),
 )
+_WORDS = {"ok": "passed", "PASS": "passed", "SKIP": "skipped", "skipped": "skipped"}
 
 
-def _results(report: Path) -> dict[str, str]:
-    """Return `passed`, `failed` or `skipped` for each test of a report."""
+def _source(suite: Suite) -> Path:
+    """Return the built source tree of a suite. Raises CalledProcessError."""
+    if not suite.make:
+        if not list(Path("/var/lib/dpkg/info").glob(f"{suite.package}*.list")):
+            raise SystemExit(f"suites: {suite.package} is not installed\nhint: apt-get install {suite.package}")
+        return Path("/")
+    tree = BUILT / suite.name
+    if not (tree / ".made").exists():
+        print(f"suites: building {suite.name}", file=sys.stderr)
+        shutil.rmtree(tree, ignore_errors=True)
+        for name in ("lists/partial", "cache/archives/partial", "parts"):
+            (BUILT / "apt" / name).mkdir(parents=True, exist_ok=True)
+        text = APT.read_text()
+        (BUILT / "apt/parts/source.sources").write_text(re.sub("^Types: deb$", "Types: deb-src", text, flags=re.M))
+        places = {"SourceList": "/dev/null", "SourceParts": f"{BUILT}/apt/parts"}
+        options = [f"-oDir::Etc::{name}={place}" for name, place in places.items()]
+        options += [f"-oDir::State::Lists={BUILT}/apt/lists", f"-oDir::Cache={BUILT}/apt/cache"]
+        options += ["-qq", f"-oAPT::Sandbox::User={'root' if os.getuid() == 0 else ''}"]
+        subprocess.run(["apt-get", *options, "update"], check=True)
+        with tempfile.TemporaryDirectory(dir=BUILT) as fetched:
+            subprocess.run(["apt-get", *options, "source", "--download-only", suite.package], cwd=fetched, check=True)
+            (description,) = Path(fetched).glob("*.dsc")
+            subprocess.run(
+                ["dpkg-source", "--no-check", "-x", description, tree], check=True, stdout=subprocess.DEVNULL
+            )
+        environment = {**os.environ, "FORCE_UNSAFE_CONFIGURE": "1", "S": str(tree)}
+        with (BUILT / f"{suite.name}.log").open("w") as log:
+            subprocess.run(["sh", "-c", suite.make], cwd=tree, env=environment, stdout=log, stderr=log, check=True)
+        (tree / ".made").touch()
+    return tree
+
+
+def _results(suite: Suite, directory: Path) -> dict[str, str]:
+    """Return `passed`, `failed` or `skipped` for each test of a run."""
     found = {}
-    for case in ElementTree.parse(report).iter("testcase"):
+    for log in sorted(directory.glob("*.log")):
+        for told in re.finditer(suite.told, log.read_text(errors="replace"), re.M):
+            part = told.groupdict()
+            how = "skipped" if part.get("skip") else _WORDS.get(part["how"], "failed")
+            found[f"{log.stem}.{part['name']}" if len(list(directory.glob("*.log"))) > 1 else part["name"]] = how
+    report = directory / "report.xml"
+    for case in ElementTree.parse(report).iter("testcase") if report.exists() else ():
         kinds = {child.tag for child in case}
         name = f"{case.get('classname', '')} {case.get('name', '')}"
         found[name] = "skipped" if "skipped" in kinds else "failed" if kinds & {"failure", "error"} else "passed"
     return found
 
 
-def _run(frame: Sequence[str], suite: Suite, directory: Path) -> tuple[dict[str, str], float]:
+def _run(frame: Sequence[str], suite: Suite, source: Path, directory: Path) -> tuple[dict[str, str], float]:
     directory.mkdir()
     began = time.monotonic()
-    words = [*frame, "sh", "-c", suite.line]
-    with (directory / "log").open("w") as log:
-        subprocess.run(words, cwd=directory, stdout=log, stderr=log, timeout=MOST_S, check=False)
-    return _results(directory / "report.xml"), time.monotonic() - began
+    text = f'S={shlex.quote(str(source))} O="$PWD"; export S O\n{suite.line}'
+    with (directory / "output").open("w") as log:
+        words = [*frame, "bash", "-c", text]
+        subprocess.run(words, cwd=directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=MOST_S)
+    return _results(suite, directory), time.monotonic() - began
 
 
-def compare(suite: Suite, sandboxd: str) -> str:
-    """Return the section of a suite. Raises OSError where a run left no report."""
+def compare(suite: Suite, sandboxd: str, *, keep: bool = False) -> str:
+    """Return the section of a suite."""
+    source = _source(suite)
     base = Path(tempfile.mkdtemp(prefix="suites-", dir="/var/tmp"))
     frame = ["bwrap", "--ro-bind", "/", "/", "--bind", str(base), str(base), "--dev", "/dev", "--proc", "/proc",
              "--tmpfs", "/tmp", "--die-with-parent"]  # fmt: skip
     try:
-        bare, bare_s = _run(frame, suite, base / "bare")
-        inside, inside_s = _run([sandboxd, "run", "--"], suite, base / "inside")
+        bare, bare_s = _run(frame, suite, source, base / "bare")
+        inside, inside_s = _run([sandboxd, "run", "--"], suite, source, base / "inside")
     finally:
-        shutil.rmtree(base, ignore_errors=True)
-    version = subprocess.run(suite.version.split(), capture_output=True, text=True, check=True).stdout.strip()
+        if not keep:
+            shutil.rmtree(base, ignore_errors=True)
+    version = subprocess.run(suite.version.split(), capture_output=True, text=True, check=True).stdout
+    version = version.splitlines()[0]
     rows = [f"| {how} | {bare_count} | {inside_count} |" for how in ("passed", "failed", "skipped")
             for bare_count, inside_count in [[list(one.values()).count(how) for one in (bare, inside)]]]  # fmt: skip
     differ = sorted(name for name, how in bare.items() if how == "passed" and inside.get(name) != "passed")
-    classes = Counter((name.split()[-1].rpartition(".")[0], inside.get(name, "not run")) for name in differ)
+    classes = Counter((name.split()[-1].rpartition(".")[0] or name, inside.get(name, "not run")) for name in differ)
     listed = "\n".join(f"- `{name}`: {count} {how}" for (name, how), count in sorted(classes.items())) or "None."
     system = f"Linux {platform.release().split('-')[0]}, {'root' if os.getuid() == 0 else 'an ordinary user'}"
     return "\n".join((
@@ -102,16 +189,19 @@ def compare(suite: Suite, sandboxd: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare test suites bare and inside.")
     parser.add_argument("suites", nargs="*", choices=[[], *(suite.name for suite in SUITES)], help="all by default")
-    wanted = parser.parse_args().suites
+    parser.add_argument("--keep", action="store_true", help="keep the directories of the runs below /var/tmp")
+    parser.add_argument("--print", action="store_true", help="print the sections, and leave the page as it is")
+    given = parser.parse_args()
     sandboxd = str(Path(sys.executable).parent / "sandboxd")
-    sections = []
+    old = PAGE.read_text().split("\n## ")
+    sections = {text.partition("\n")[0]: f"## {text.strip()}\n" for text in old[1:]}
     for suite in SUITES:
-        if wanted and suite.name not in wanted:
-            continue
-        if not os.path.exists(suite.needs):
-            raise SystemExit(f"suites: {suite.name} is not installed\nhint: apt-get install {suite.package}")
-        sections.append(compare(suite, sandboxd))
-    PAGE.write_text(HEAD + "\n".join(sections))
+        if not given.suites or suite.name in given.suites:
+            sections[suite.name] = compare(suite, sandboxd, keep=given.keep)
+            if given.print:
+                print(sections[suite.name], flush=True)
+            else:
+                PAGE.write_text(HEAD + "\n".join(sections[one.name] for one in SUITES if one.name in sections))
 
 
 if __name__ == "__main__":

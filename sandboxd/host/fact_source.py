@@ -20,7 +20,7 @@ from sandboxd.host.git.made_repositories import MadeRepositories
 from sandboxd.host.git.repositories import git_directories, obeyed_in, repositories_around, worktree_of
 from sandboxd.host.globs import Effort, GlobScan
 from sandboxd.host.mount_aliases import aliases_by_mounts
-from sandboxd.host.resolve import NullNameRecorder, reject_closed, resolve
+from sandboxd.host.resolve import NullNameRecorder, closing_owner, reject_closed, resolve
 from sandboxd.host.sandbox_mounts import remove_made
 from sandboxd.host.scan import ScanRecord, ScanTarget, TreeScan, found_at
 from sandboxd.host.watch.directory_changes import Changes, Interest
@@ -61,6 +61,8 @@ class _Stamp:
     """Each with its version when the facts were made; no event reports their changes."""
     made: MadeRepositories | None = None
     made_version: int = 0
+    owned: dict[str, int] = field(default_factory=dict)
+    """The directories with an `owner`; no event reports its change."""
     removable: dict[str, None] = field(default_factory=dict)
     """The git directories that the facts leave out."""
 
@@ -78,6 +80,8 @@ class _Stamp:
     def good(self) -> bool:
         known = not any(scan.stale or scan.version != version for scan, version in self.scans)
         if self.stale or not known or any(cache.version != version for cache, version in self.caches):
+            return False
+        if any(_owner_of(path) != owner for path, owner in self.owned.items()):
             return False
         made = self.made
         return made is None or (made.version == self.made_version and all(map(made.can_be_removed, self.removable)))
@@ -214,6 +218,8 @@ class HostFacts:
             paths = {path: resolve(path, names) for path in needs.paths}
             for path, resolved in paths.items():
                 reject_closed(path, problem=resolved.problem)
+                if resolved.owner is not None:
+                    stamp.owned[resolved.real] = resolved.owner
             effort = Effort()
             globs = {pattern: self._expand(pattern, needs, stamp, names, effort) for pattern in needs.globs}
             unseen: dict[str, str] = {}
@@ -345,6 +351,13 @@ class HostFacts:
                     del self._scans[key]
                     shared.tree.close()
             stamp.keys.clear()
+
+
+def _owner_of(path: str) -> int | None:
+    try:
+        return closing_owner(os.lstat(path))
+    except OSError:
+        return None
 
 
 def _directories_above(path: str) -> Iterator[str]:

@@ -64,6 +64,7 @@ def resolve(path: str, names: NameRecorder) -> ResolvedPath:
     at = "/"
     kind: PathKind | None = PathKind.DIRECTORY
     hard_links = 1
+    owner: int | None = None
     links: list[Symlink] = []
     while todo:
         name = todo.pop()
@@ -107,7 +108,18 @@ def resolve(path: str, names: NameRecorder) -> ResolvedPath:
             problem = f"{entry} is not a directory"
             return ResolvedPath(entry, None, at, tuple(links), problem, obstacle=PathObstacle.ENTRY)
         at, kind, hard_links = disk_path(entry), kind_of(state.st_mode), state.st_nlink
-    return ResolvedPath(at, kind, at, tuple(links), "", hard_links if kind is PathKind.FILE else 1)
+        owner = closing_owner(state)
+    names_of_file = hard_links if kind is PathKind.FILE else 1
+    return ResolvedPath(at, kind, at, tuple(links), "", names_of_file, owner=owner)
+
+
+def closing_owner(state: os.stat_result) -> int | None:
+    """Return the owner of a directory that root could not write without capabilities, as in a sandbox."""
+    mode, root = state.st_mode, os.geteuid() == 0 and not ON_MACOS
+    by_group = state.st_gid == 0 and mode & stat.S_IWGRP
+    if not root or not stat.S_ISDIR(mode) or not state.st_uid or by_group or mode & stat.S_IWOTH:
+        return None
+    return state.st_uid
 
 
 ON_MACOS = sys.platform == "darwin"

@@ -50,7 +50,8 @@ class ResolvedPath:
     followed, in order. `problem` says in words why the path could not be followed to its end. `hard_links` counts the
     names of a regular file. `obstacle`: the user cannot make or find anything in `existing`, or `real` is not a
     directory. `exact`: the kernel compares names in `existing` byte by byte, on a file system that does not wait for
-    another machine."""
+    another machine. `owner` is set for a directory of another user, where the daemon is root: root in a sandbox cannot
+    write it."""
 
     real: str
     kind: PathKind | None = PathKind.DIRECTORY
@@ -60,6 +61,7 @@ class ResolvedPath:
     hard_links: int = 1
     obstacle: PathObstacle | None = None
     exact: bool = False
+    owner: int | None = None
 
     @property
     def is_closed(self) -> bool:

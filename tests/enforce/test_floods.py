@@ -84,8 +84,7 @@ def manager() -> Iterator[ServiceManager]:
 ALONE = (
     ("interim_answers", "chunks_down", "chunks_up"),
     ("heads_of_many_lines", "unfinished_heads"),
-    ("own_server_requests", "captured_connects", "refused_opens", "stream_questions",
-     "unfinished_questions"),
+    ("own_server_requests", "captured_connects", "refused_opens", "stream_questions", "unfinished_questions"),
     ("requests", "batches", "invalid_lines"),
     ("wraps", "explained_paths", "watched_directories"),
     ("unfinished_frames", "client_churn", "unread_answers"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 
 from support.daemons import DaemonProcess
 
@@ -73,3 +75,30 @@ def test_the_bit_of_set_user_id_is_left_out_and_told(daemon: DaemonProcess) -> N
     assert done.stdout.split()[3:] in (["1", "1"], ["30", "1"], ["30", "2"], ["1", "2"])
     reported = [one["target"] for one in json.loads(daemon.run("violations", "--json").stdout)["violations"]]
     assert str(daemon.identity.workspace / "program") in reported
+
+
+def test_root_is_told_of_a_directory_of_another_user(daemon: DaemonProcess) -> None:
+    """A checkout of a CI: root has no power over others inside. The remedy that is named works."""
+    workspace, is_root = daemon.identity.workspace, daemon.identity.uid == 0
+    own = daemon.run("run", "-c", "echo 1 >file")
+    assert (own.returncode, own.stderr) == (0, "")
+    if not is_root:
+        return
+    os.chown(workspace, 4321, 4321)
+    done = daemon.run("run", "-c", "echo 1 >new")
+    assert done.returncode == 1 and not (workspace / "new").exists()
+    remedy = f"chown -R root {workspace}"
+    assert f"{workspace} belongs to the user 4321" in done.stderr and remedy in done.stderr
+    subprocess.run(remedy.split(), check=True)
+    done = daemon.run("run", "-c", "echo 1 >new")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ignored_signals_are_inherited(daemon: DaemonProcess) -> None:
+    ignored = {}
+    for name in ("", "INT", "QUIT TERM USR1", "HUP"):
+        line = f"trap '' {name}; exec \"$@\"" if name else 'exec "$@"'
+        words = ["sh", "-c", line, "sh", *daemon.identity.command("run", "--", "grep", "SigIgn", "/proc/self/status")]
+        done = daemon.identity.run(words, env=daemon.environment(), cwd=daemon.identity.workspace)
+        ignored[name] = int(done.stdout.split()[-1], 16)
+    assert ignored == {"": 0, "INT": 1 << 1, "QUIT TERM USR1": 1 << 2 | 1 << 14 | 1 << 9, "HUP": 1}

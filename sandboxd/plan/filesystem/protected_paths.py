@@ -100,6 +100,12 @@ def warn_of_visited_directory(table: PathTable, place: Place, facts: Facts) -> N
                 f"the working directory {path} is read-only, since programs of the system lie there or obey what does: "
                 "work in another directory"
             )
+    for path, owner in ((one.real, one.owner) for one in (facts.paths[place.project_root], facts.paths[place.cwd])):
+        if owner is not None and settled_at(table.entries, path)[-1].shows is Visibility.HOST_WRITABLE:
+            table.warn(
+                f"{path} belongs to the user {owner}, and root in a sandbox has no power over files of others: "
+                f"chown -R root {shlex.quote(path)}, or run sandboxd as that user"
+            )
     visited = not is_in_session(place, facts) and not is_system_directory(cwd)
     if not visited or settled_at(table.entries, cwd)[-1].shows is not Visibility.HOST_READ_ONLY:
         return
