@@ -119,6 +119,11 @@ class Gate:
         """Return whether `decide` would prompt now, which may take minutes."""
         return self._ask is not None and self._decide_now(host, port).behavior is Behavior.ASK
 
+    @property
+    def decides_requests(self) -> bool:
+        """Return whether there are rules for requests."""
+        return bool(self._network().requests)
+
     def covers_requests(self, host: Host, port: int) -> bool:
         """Return whether rules for requests cover the host, so that each request is decided."""
         return bool(rules_for(self._network(), host, port))

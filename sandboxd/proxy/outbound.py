@@ -219,18 +219,20 @@ class Outbound:
     def inspect(self, connection: OutboundConnection) -> Inspect | None:
         """Return the inspection of the first bytes of a tunnel, None when it is off."""
         mode = self._gate.server_names
-        if mode == "off" or connection.is_inside:
+        if connection.is_inside or (mode == "off" and not self._gate.decides_requests):
             return None
+        port = connection.port
 
         def refuse(name: str, decision: Decision) -> None:
-            self._report(blocked("TLS", name, connection.port, decision))
+            self._report(blocked("TLS", name, port, decision))
 
         return ServerNameCheck(
             connection.host,
-            lambda host: self._gate.allows_listed(host, connection.port),
+            lambda host: mode == "off" or self._gate.allows_listed(host, port),
             refuse,
             enforce=mode == "enforce",
             managed_only=self._gate.managed_domains_only,
+            sees_requests=lambda host: self._gate.covers_requests(host, port),
         ).receive
 
     def is_local_port(self, port: int) -> bool:

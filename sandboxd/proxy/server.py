@@ -244,7 +244,10 @@ class ProxyServer:
     def is_busy(self) -> bool:
         """Return whether a connection is in a state that cannot be handed over."""
         clients = (client for client, _ in self._tasks.values() if client is not None)
-        return any(not (client in self._outbound.tunnels or client.is_resumable) for client in clients)
+        return any(
+            not (client in self._outbound.tunnels or client.is_resumable or client.is_between_requests)
+            for client in clients
+        )
 
     @property
     def kept(self) -> ProxyRecord:

@@ -15,7 +15,6 @@ from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.hosts.host_patterns import Host, HostPattern
 from sandboxd.policy.hosts.request_rules import HttpRequest, parse_operations
 from sandboxd.policy.model import NetworkPolicy, RequestRule
-from sandboxd.proxy.http import request_tunnel
 from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.tls.authority import Authority
 from sandboxd.proxy.tls.channel import TlsChannel
@@ -91,15 +90,10 @@ def ends_tls(*requests: RequestRule, hosts: str = "ok.test", exclude: tuple[str,
 
 
 @pytest.fixture
-def authority() -> Authority:
-    return Authority([HostPattern.parse("ok.test")])
-
-
-@pytest.fixture(autouse=True)
-def trusts_the_origins(monkeypatch: pytest.MonkeyPatch) -> None:
+def authority(monkeypatch: pytest.MonkeyPatch) -> Authority:
     """The daemon's own trust, which is that of the machine, has the certificate authority of these tests."""
     monkeypatch.setenv("SSL_CERT_FILE", str(TLS / "ca.pem"))
-    request_tunnel._client_context.cache_clear()
+    return Authority([HostPattern.parse("ok.test")])
 
 
 def trusting(authority: Authority) -> ssl.SSLContext:
@@ -261,9 +255,8 @@ async def test_a_server_that_begins_is_not_kept_waiting(authority: Authority) ->
         await finish(writer)
 
 
-async def test_a_server_that_is_not_trusted_is_said(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SSL_CERT_FILE")
-    request_tunnel._client_context.cache_clear()
+async def test_a_server_that_is_not_trusted_is_said() -> None:
+    authority = Authority([HostPattern.parse("ok.test")])
     served = Served()
     async with tls_origin(served) as port, running_proxies(network=ends_tls(*READ_ME), authority=authority) as proxies:
         reader, writer = await by_connect(proxies, port)
@@ -322,3 +315,31 @@ async def test_a_question_about_a_request() -> None:
         proxies.policy = replace(proxies.policy, requests=(rule("deny"), *network.requests))
         assert (await request(wire, f"GET http://ok.test:{origin.port}/me/yes", host="ok.test"))[0].split()[1] == b"403"
         await finish(wire[1])
+
+
+@pytest.mark.parametrize("protocol", ["h2c", "websocket, h2c", "TLS/1.0"])
+async def test_an_upgrade_that_hides_requests_is_refused(protocol: str) -> None:
+    served = Served()
+    network = NetworkPolicy(requests=READ_ME)
+    async with scripted_origin(served.talk) as origin, running_proxies(network=network) as proxies:
+        wire = await proxies.http()
+        upgrade = ("Connection: Upgrade", f"Upgrade: {protocol}")
+        head, _ = await request(wire, f"GET http://ok.test:{origin.port}/me/a", *upgrade, host="ok.test")
+        assert head.startswith(b"HTTP/1.1 403 ") and b"reason=requestUnseen" in head and served.lines == []
+        await finish(wire[1])
+
+
+@pytest.mark.parametrize("mode", ["off", "log", "enforce"])
+async def test_no_tunnel_of_another_host_leads_to_a_host_with_rules(mode: str) -> None:
+    """A server of many names takes the one of the handshake."""
+    served = Served()
+    network = NetworkPolicy(requests=READ_ME, check_server_name=mode)
+    async with tls_origin(served) as port, running_proxies("also.test", network=network) as proxies:
+        reader, writer = await proxies.tunnel(f"also.test:{port}")
+        channel = TlsChannel(ssl.create_default_context(), server_side=False, server_name="ok.test")
+        assert not channel.shake_hands()
+        writer.write(channel.take_output())
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        assert proxies.blocked[0].decision.reason is Reason.REQUEST_UNSEEN
+        await finish(writer)

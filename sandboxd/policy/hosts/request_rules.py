@@ -53,17 +53,22 @@ _DOTS: Final = re.compile(r"(?:^|/)\.{1,2}(?:[;/]|$)")
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A request as far as rules see it: method, path without the query, and whether a header overrides the method."""
+    """A request as far as rules see it.
+
+    `path` has no query. `overridden`: a header overrides the method. `hides`: it asks for another protocol than
+    WebSocket, in which further requests could not be seen."""
 
     method: str
     path: str
     overridden: bool = False
+    hides: bool = False
 
     @classmethod
-    def of(cls, method: str, target: bytes, header_names: Sequence[bytes] = ()) -> HttpRequest:
-        """Make it of the target of a request line: a path with or without a query."""
+    def of(cls, method: str, target: bytes, names: Sequence[bytes] = (), upgrades: Sequence[bytes] = ()) -> HttpRequest:
+        """Make it of a target, a path with or without a query, names of headers, and values of Upgrade."""
         path = target.partition(b"?")[0].decode("latin-1")
-        return cls(method, path, any(name.lower() in OVERRIDES for name in header_names))
+        overridden = any(name.lower() in OVERRIDES for name in names)
+        return cls(method, path, overridden, any(value.strip().lower() != b"websocket" for value in upgrades))
 
 
 class RequestRuleError(ValueError):
@@ -138,6 +143,8 @@ def decide_request(network: NetworkPolicy, host: Host, port: int, request: HttpR
     if not rules:
         return None
     about = f"{request.method} {host.authority(port)}{_shown(request.path)}"
+    if request.hides:
+        return _refusal(Reason.REQUEST_UNSEEN, f"{about} asks for a protocol in which requests cannot be seen")
     if request.overridden and any(rule.operations for rule in rules):
         return _refusal(Reason.REQUEST_UNCLEAR, f"{about} has a header that overrides its method")
     readings: Sequence[str] = ("/",)
@@ -178,6 +185,7 @@ def _refusal(reason: Reason, text: str, rule: RequestRule | None = None) -> Deci
 
 _HINTS: Final = {
     Reason.REQUEST_DENIED: "see the rules for requests: sandboxd settings get sandbox.network.requests",
+    Reason.REQUEST_UNSEEN: "use HTTP/1.1 without an upgrade, or WebSocket",
     Reason.REQUEST_UNCLEAR: "send a plain path, without dot segments and double encoding, and no method override",
 }
 

@@ -15,7 +15,7 @@ from sandboxd.proxy.fair_share import CONNECTION
 from sandboxd.proxy.http.credentials import Check, is_authorized
 from sandboxd.proxy.http.http1 import BEGINNING, HttpSyntaxError, RequestHead, RequestReader
 from sandboxd.proxy.http.http_exchange import Exchange
-from sandboxd.proxy.http.http_heads import wants_close
+from sandboxd.proxy.http.http_heads import upgrade_of, wants_close
 from sandboxd.proxy.http.http_origins import Origins, OriginStream, Tunnel
 from sandboxd.proxy.http.http_target import Target, authority_of, parse_target, parse_tunnelled_target
 from sandboxd.proxy.http.message_body import NO_BODY, BodyKind, Framing, request_framing
@@ -140,7 +140,8 @@ class _HttpConnection:
         if head.method == "CONNECT":
             await self._connect(head, framing, target)
             return False
-        request = HttpRequest.of(head.method, target.path, [name for name, _ in head.headers])
+        names = [name for name, _ in head.headers]
+        request = HttpRequest.of(head.method, target.path, names, upgrade_of(head.headers))
         known = b"" if self._client.is_secure else BEGINNING
         try:
             await self._outbound.admit_request(

@@ -17,7 +17,6 @@ import re
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Final
 
 from sandboxd.policy.decision import Behavior, Decision, Reason
@@ -28,8 +27,8 @@ from sandboxd.proxy.http.http_server import serve_requests
 from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.outbound import Outbound
 from sandboxd.proxy.streams.connection import OutboundConnection
-from sandboxd.proxy.streams.stream import Stream
-from sandboxd.proxy.tls.authority import PROTOCOLS, Authority
+from sandboxd.proxy.streams.stream import HANDSHAKE, Stream
+from sandboxd.proxy.tls.authority import Authority
 from sandboxd.proxy.tls.channel import TlsChannel
 from sandboxd.proxy.transparent.tls_hello import NOT_TLS, HelloReader, Opening
 
@@ -45,13 +44,15 @@ _RESTART: Final = "start the command again: its trust in certificates is older t
 
 @dataclass(slots=True, eq=False)
 class RequestTunnel:
-    """One tunnel; `secure` once TLS ends here, with the `fault` of the handshake with the server."""
+    """One tunnel.
+
+    `authority` is set once TLS ends here, `fault` by a handshake with the server that failed."""
 
     client: Stream
     outbound: Outbound
     limits: ProxyLimits
     connection: OutboundConnection
-    secure: bool = False
+    authority: Authority | None = None
     fault: DialError | None = None
     is_used: bool = False
 
@@ -62,6 +63,11 @@ class RequestTunnel:
     @property
     def port(self) -> int:
         return self.connection.port
+
+    @property
+    def secure(self) -> bool:
+        """Return whether TLS ends here."""
+        return self.authority is not None
 
     async def open(self) -> OriginStream:
         """Return a connection to the server, first the tunnel's own. Raises Refused, DialError."""
@@ -75,9 +81,9 @@ class RequestTunnel:
             connection = self.connection
         self.is_used = True
         origin = OriginStream(connection, asyncio.get_running_loop(), self.client.share)
-        if self.secure:
+        if self.authority is not None:
             try:
-                await _secure(origin, self.limits)
+                await _secure(origin, self.authority.client_context, self.limits)
             except BaseException:
                 self.outbound.release(connection)
                 origin.close()
@@ -159,12 +165,13 @@ class RequestTunnels:
         if not _names(opening, host):
             self._refuse(tunnel, "begins with a TLS handshake for another host", "", Reason.SERVER_NAME)
             return
-        tunnel.secure = True
+        tunnel.authority = authority
         origin: OriginStream | None = None
         try:
             origin = await tunnel.open()
         except DialError as error:
             tunnel.fault = error
+        client.share.spend(HANDSHAKE)  # a certificate may be made
         try:
             async with asyncio.timeout(self._limits.head_s):
                 await client.start_tls(TlsChannel(authority.context_for(host), server_side=True))
@@ -194,12 +201,12 @@ class RequestTunnels:
         self._outbound.report(tunnel.connection.operation, tunnel.host, tunnel.port, decision)
 
 
-async def _secure(origin: OriginStream, limits: ProxyLimits) -> None:
+async def _secure(origin: OriginStream, context: ssl.SSLContext, limits: ProxyLimits) -> None:
     """Shake hands with a server, and verify it. Raises DialError."""
     host = origin.connection.host
     try:
         async with asyncio.timeout(limits.head_s):
-            await origin.start_tls(TlsChannel(_client_context(), server_side=False, server_name=host.name))
+            await origin.start_tls(TlsChannel(context, server_side=False, server_name=host.name))
     except ssl.SSLCertVerificationError as error:
         raise DialError(
             "tls_untrusted",
@@ -214,14 +221,6 @@ async def _secure(origin: OriginStream, limits: ProxyLimits) -> None:
     except OSError as error:
         why = error.strerror or str(error)
         raise DialError("tls_failed", f"the TLS handshake with {host} failed: {why}") from None
-
-
-@cache
-def _client_context() -> ssl.SSLContext:
-    """Return the client's side of TLS, with the authorities that this machine trusts (SSL_CERT_FILE of the daemon)."""
-    context = ssl.create_default_context()
-    context.set_alpn_protocols(PROTOCOLS)
-    return context
 
 
 def _names(opening: Opening, host: Host) -> bool:

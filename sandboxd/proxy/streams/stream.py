@@ -81,7 +81,19 @@ def reset(sock: socket.socket) -> None:
 class Stream:
     """Owner of a connected, non-blocking socket; its work is charged to `share`."""
 
-    __slots__ = ("_ahead", "_kept", "_loop", "_pending", "_read", "_sent", "_skip", "_tls", "share", "socket")
+    __slots__ = (
+        "_ahead",
+        "_between",
+        "_kept",
+        "_loop",
+        "_pending",
+        "_read",
+        "_sent",
+        "_skip",
+        "_tls",
+        "share",
+        "socket",
+    )
 
     def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop, share: Share | None = None) -> None:
         self.socket = sock
@@ -94,6 +106,7 @@ class Stream:
         self._skip = 0
         self._kept = False
         self._tls: TlsChannel | None = None
+        self._between = False
 
     async def receive(self, most: int = READ_SIZE) -> bytes:
         """Return the next bytes in the share's turn, b"" at the end. Raises OSError."""
@@ -206,6 +219,7 @@ class Stream:
         """Mark the start of a request, and record its input and output from now on."""
         self.commit()
         self._read = None if self._tls is not None else bytearray()
+        self._between = self._tls is not None
         self._sent = 0
 
     def commit(self) -> None:
@@ -213,10 +227,16 @@ class Stream:
         if self._read is not None:
             self.share.held -= len(self._read)
         self._read = None
+        self._between = False
 
     @property
     def is_resumable(self) -> bool:
         return self._read is not None
+
+    @property
+    def is_between_requests(self) -> bool:
+        """Return whether a connection inside TLS, which is never resumable, can be cut without losing a request."""
+        return self._between
 
     def keep(self) -> None:
         """Ignore later `close` and `reset` calls, before a hand-over."""

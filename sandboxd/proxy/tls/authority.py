@@ -63,6 +63,9 @@ class Authority:
         self.hosts = record.hosts if record else tuple(sorted({pattern.text for pattern in hosts}))
         self.certificate = self._certificate.public_bytes(serialization.Encoding.PEM).decode()
         """The certificate that commands trust, as PEM."""
+        self.client_context = ssl.create_default_context()
+        """The client's side of TLS, with the authorities that this machine trusts (SSL_CERT_FILE of the daemon)."""
+        self.client_context.set_alpn_protocols(PROTOCOLS)
 
     @property
     def record(self) -> AuthorityRecord:

@@ -32,13 +32,16 @@ class ServerNameCheck:
         *,
         enforce: bool,
         managed_only: bool = False,
+        sees_requests: Callable[[Host], bool] = lambda host: False,
     ) -> None:
-        """`managed_only`: only managed settings can allow a host."""
+        """`managed_only`: only managed settings can allow a host. `sees_requests`: the requests to a host are decided,
+        so that no tunnel of another host may lead there, whatever the mode."""
         self._host = host
         self._allows = allows
         self._refuse = refuse
         self._enforce = enforce
         self._managed_only = managed_only
+        self._sees_requests = sees_requests
         self._reader = HelloReader()
 
     def receive(self, data: bytes) -> bool | None:
@@ -55,7 +58,13 @@ class ServerNameCheck:
             found = parse_wire_host(opening.server_name)
         except HostSyntaxError as error:
             return self._object(name, f"begins with a TLS handshake for an unreadable host ({error.reason})")
-        if found == self._host or self._allows(found):
+        if found == self._host:
+            return True
+        if self._sees_requests(found):
+            text = f"a connection to {self._host} begins with a TLS handshake for {name}, whose requests are decided"
+            self._refuse(name, Decision(Behavior.DENY, Reason.REQUEST_UNSEEN, text, hint=f"connect to {name} itself"))
+            return False
+        if self._allows(found):
             return True
         hint = f"run: sandboxd allow domain {name}, or set sandbox.network.checkServerName to log"
         return self._object(name, f"begins with a TLS handshake for {name}, which is not allowed", hint)
