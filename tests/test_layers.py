@@ -96,6 +96,9 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ),
 }
 
+# Each module for a framework of agents.
+_INTEGRATIONS = "sandboxd_client.integrations"
+
 # Libraries from outside, each in the one or two places that are about them.
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "pydantic": ("sandboxd.settings.schema", "sandboxd.settings.layer", "sandboxd.cli.mcp"),
@@ -109,6 +112,14 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "prometheus_client": ("sandboxd.daemon.metrics",),
     "mcp": ("sandboxd.cli.mcp",),
     "cryptography": ("sandboxd.proxy.tls.authority",),
+    "agents": (f"{_INTEGRATIONS}.openai_agents",),
+    "claude_agent_sdk": (f"{_INTEGRATIONS}.claude_agent",),
+    "crewai": (f"{_INTEGRATIONS}.crewai",),
+    "deepagents": (f"{_INTEGRATIONS}.deepagents",),
+    "langchain": (f"{_INTEGRATIONS}.langchain",),
+    "langchain_core": (f"{_INTEGRATIONS}.langchain",),
+    "pydantic_ai": (f"{_INTEGRATIONS}.pydantic_ai",),
+    "smolagents": (f"{_INTEGRATIONS}.smolagents",),
 }
 
 # Pure: the same answer for the same arguments, whatever the machine. Paths are text there (posixpath).

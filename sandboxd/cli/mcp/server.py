@@ -15,9 +15,9 @@ from pydantic import BaseModel, Field
 
 from sandboxd import __version__
 from sandboxd.cli.mcp.questions import Questions
-from sandboxd.cli.mcp.running import Background, Running, start
 from sandboxd_client.aio import AsyncClient, AsyncSession
 from sandboxd_client.errors import SandboxdError
+from sandboxd_client.integrations.running import Background, Running, start
 from sandboxd_client.wire.messages.violations import ViolationRecord
 
 _LONGEST_WAIT_S = 600.0
@@ -42,7 +42,7 @@ class Refusal(BaseModel):
     hint: str
 
 
-class Ran(BaseModel):
+class RanResult(BaseModel):
     """Output of a command, of a background command since the last call.
 
     `status` is None after a time-out, and while a background command runs."""
@@ -80,7 +80,7 @@ class Tools:
         await self._questions.close()
         await self._client.close()
 
-    async def run(self, ctx: Call, command: str, cwd: str | None, timeout_s: float) -> Ran | InputRequiredResult:
+    async def run(self, ctx: Call, command: str, cwd: str | None, timeout_s: float) -> RanResult | InputRequiredResult:
         """Run a command to its end, its time-out or the cancellation of the call, which ends all its processes.
 
         A call that ends with a question leaves the command running; the repeated call has its name as state."""
@@ -88,7 +88,7 @@ class Tools:
         await self._questions.watch(ctx, session.id)
         name = ctx.request_state
         if name is None:
-            running = await start(session, command, cwd, self._limit)
+            running = await start(session, command, self._limit, cwd=cwd)
             running.end_after(timeout_s)
             name = self.background.add(running)
         else:
@@ -122,23 +122,20 @@ class Tools:
 
     async def start(self, command: str, cwd: str | None) -> str:
         """Start a command in the background and return its id."""
-        running = await start(await self.session(), command, cwd, self._limit)
+        running = await start(await self.session(), command, self._limit, cwd=cwd)
         try:
             return self.background.add(running)
         except SandboxdError:
             await running.stop()
             raise
 
-    async def read(self, command_id: str, wait_s: float) -> Ran:
+    async def read(self, command_id: str, wait_s: float) -> RanResult:
         """Return new output; wait up to `wait_s` seconds for some."""
         running = self.background.get(command_id)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                await running.news.wait()
-        running.news.clear()
+        await running.wait_for_news(wait_s)
         return await self._read(running, ended=running.ended.done())
 
-    async def stop(self, command_id: str) -> Ran:
+    async def stop(self, command_id: str) -> RanResult:
         """End a background command with all its processes."""
         running = self.background.get(command_id)
         await running.stop()
@@ -169,13 +166,13 @@ class Tools:
         session = await self.session()
         return [_refusal(one) for one in (await self._client.violation_list(session_id=session.id)).violations]
 
-    async def _read(self, running: Running, *, ended: bool) -> Ran:
+    async def _read(self, running: Running, *, ended: bool) -> RanResult:
         status = await running.ended if ended else None
         violations: list[Refusal] = []
         if ended:
             with contextlib.suppress(SandboxdError):
                 violations = [_refusal(one) for one in await running.process.violations()]
-        return Ran(
+        return RanResult(
             status=None if running.timed_out else status,
             stdout=running.stdout.take(),
             stderr=running.stderr.take(),
@@ -216,7 +213,7 @@ def build(tools: Tools) -> MCPServer[Any]:
     @server.tool()
     async def run(
         ctx: Call, command: str, cwd: str | None = None, timeout_s: Seconds = 120.0
-    ) -> Ran | InputRequiredResult:
+    ) -> RanResult | InputRequiredResult:
         """Run a shell command in the sandbox and return its output. `cwd` is relative to the project."""
         with _told():
             return await tools.run(ctx, command, cwd, timeout_s)
@@ -228,13 +225,13 @@ def build(tools: Tools) -> MCPServer[Any]:
             return await tools.start(command, cwd)
 
     @server.tool()
-    async def read(command_id: str, wait_s: Annotated[float, Field(ge=0, le=60)] = 1.0) -> Ran:
+    async def read(command_id: str, wait_s: Annotated[float, Field(ge=0, le=60)] = 1.0) -> RanResult:
         """Return new output of a started command, and its status once it has ended."""
         with _told():
             return await tools.read(command_id, wait_s)
 
     @server.tool()
-    async def stop(command_id: str) -> Ran:
+    async def stop(command_id: str) -> RanResult:
         """End a started command with all its processes."""
         with _told():
             return await tools.stop(command_id)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
+import contextlib
+from collections.abc import Callable
+from typing import Any
 
 from sandboxd_client.aio import AsyncSession
 from sandboxd_client.errors import SandboxdError
 from sandboxd_client.running.aio_process import AsyncProcess
+from sandboxd_client.running.launching import Command
 
+Tell = Callable[[str, str], Any]  # "stdout" or "stderr", and a piece of its text
 _CHUNK = 65536
 
 
@@ -29,6 +35,11 @@ class BoundedOutput:
             self._left_out += over
             del self._tail[:over]
 
+    @property
+    def cut(self) -> bool:
+        """True where something is left out since the last call of `take`."""
+        return self._left_out > 0
+
     def take(self) -> str:
         """Return what has been added since the last call."""
         text = self._head.decode(errors="replace")
@@ -44,20 +55,20 @@ class BoundedOutput:
 class Running:
     """A command, with the tasks that read its streams and wait for its end. `ended` has its status."""
 
-    def __init__(self, process: AsyncProcess, limit: int) -> None:
+    def __init__(self, process: AsyncProcess, limit: int, tell: Tell | None = None) -> None:
         self.process = process
         self.stdout = BoundedOutput(limit)
         self.stderr = BoundedOutput(limit)
         self.news = asyncio.Event()
         """Set when there is output, or the end."""
         self.timed_out = False
-        streams = ((process.stdout, self.stdout), (process.stderr, self.stderr))
+        streams = (("stdout", process.stdout, self.stdout), ("stderr", process.stderr, self.stderr))
         self._readers = [
-            asyncio.create_task(_read(stream, output, self.news), name="mcp output")
-            for stream, output in streams
+            asyncio.create_task(self._read(name, stream, output, tell), name="sandboxd output")
+            for name, stream, output in streams
             if stream is not None
         ]
-        self.ended = asyncio.create_task(self._end(), name="mcp command")
+        self.ended = asyncio.create_task(self._end(), name="sandboxd command")
         self._limit: asyncio.Task[None] | None = None
 
     def end_after(self, limit_s: float) -> None:
@@ -68,13 +79,28 @@ class Running:
             self.timed_out = not self.ended.done()
             await self.process.stop()
 
-        self._limit = asyncio.create_task(end(), name="mcp time limit")
+        self._limit = asyncio.create_task(end(), name="sandboxd time limit")
         self.ended.add_done_callback(lambda _: self._limit.cancel() if self._limit is not None else None)
+
+    async def wait_for_news(self, limit_s: float) -> None:
+        """Wait for output or the end, at most this time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self.news.wait()
+        self.news.clear()
 
     async def stop(self, grace_s: float | None = None) -> int:
         """End the command with all its processes."""
         await self.process.stop(grace_s)
         return await self.ended
+
+    async def _read(self, name: str, stream: asyncio.StreamReader, output: BoundedOutput, tell: Tell | None) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        while data := await stream.read(_CHUNK):
+            output.add(data)
+            self.news.set()
+            if tell is not None and (text := decoder.decode(data)):
+                tell(name, text)
 
     async def _end(self) -> int:
         status = await self.process.wait()
@@ -83,17 +109,13 @@ class Running:
         return status
 
 
-async def start(session: AsyncSession, command: str, cwd: str | None, limit: int) -> Running:
-    """Start a shell line in the session. Raises SandboxdError."""
-    pipe = asyncio.subprocess.PIPE
-    process = await session.spawn(command, cwd=cwd, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe)
-    return Running(process, limit)
-
-
-async def _read(stream: asyncio.StreamReader, output: BoundedOutput, news: asyncio.Event) -> None:
-    while data := await stream.read(_CHUNK):
-        output.add(data)
-        news.set()
+async def start(
+    session: AsyncSession, command: Command, limit: int, *, tell: Tell | None = None, **options: Any
+) -> Running:
+    """Start a command in the session. Raises SandboxdError."""
+    pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    process = await session.spawn(command, stdin=nothing, stdout=pipe, stderr=pipe, **options)
+    return Running(process, limit, tell)
 
 
 class Background:
