@@ -34,8 +34,10 @@ class ServerNameCheck:
         managed_only: bool = False,
         sees_requests: Callable[[Host], bool] = lambda host: False,
     ) -> None:
-        """`managed_only`: only managed settings can allow a host. `sees_requests`: the requests to a host are decided,
-        so that no tunnel of another host may lead there, whatever the mode."""
+        """`managed_only`: only managed settings can allow a host.
+
+        `sees_requests`: the requests to a host are decided, so that no tunnel of another host may lead there, whatever
+        the mode."""
         self._host = host
         self._allows = allows
         self._refuse = refuse
