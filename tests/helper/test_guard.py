@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from sandboxd.backends.linux.helper.launch_configuration import Guard, LaunchConfiguration
-from sandboxd.backends.linux.helper.notifications import MadeRepository, RefusedCall
+from sandboxd.backends.linux.helper.notifications import MadeName, RefusedCall
 from sandboxd.backends.linux.helper.supervision import flags_of
 from sandboxd.backends.linux.landlock.confinement import MAKES, TABLE
 from sandboxd.backends.linux.seccomp.filter import build_filter
@@ -126,8 +126,6 @@ REFUSED = {
 def test_a_guarded_name_is_made_in_no_way(launch: Launcher) -> None:
     sandbox = start(launch, TRY, json.dumps(list(REFUSED)))
     events = sandbox.rest()
-    for made in (one for one in events if isinstance(one, MadeRepository)):
-        assert os.lstat(made.path).st_ino & 0xFFFFFFFF == made.inode
     status, out, err = sandbox.finish()
     assert (status, json.loads(out)) == (0, REFUSED), err
     workspace = launch.identity.workspace
@@ -168,6 +166,33 @@ print(json.dumps(seen))
 
 def test_nothing_is_lent_to_a_confined_program(launch: Launcher) -> None:
     assert tried(launch, CONFINED) == [0, EACCES, EACCES, EACCES]
+
+
+MADE = """
+import os
+os.makedirs("deep/.git/objects/"); os.mkdir("deep/.git/refs"); os.mknod("deep/.git/HEAD")
+open("deep/.git/config", "w").close(); open("deep/.git/config", "w").close(); open("deep/.git/index", "w").close()
+os.mkdir("t"); os.mkdir("u"); os.rename("u", "t/u"); os.rename("t/u", "hooks"); open("v", "w").close()
+os.rename("v", "commondir"); os.link("commondir", "t/HEAD"); os.symlink("t", "t/.git"); os.rename("t/HEAD", "t/w")
+for name in ("hooks", "refs"):
+    try: os.mkdir("hooks")
+    except OSError: pass
+"""
+
+
+def test_each_name_that_makes_a_repository_is_told(launch: Launcher) -> None:
+    """In each way to make one, and each directory that is moved; only a new directory with its inode."""
+    sandbox = start(launch, MADE)
+    told = [one for one in sandbox.rest() if isinstance(one, MadeName)]
+    assert sandbox.finish()[0] == 0
+    work = launch.identity.workspace
+    names = {os.path.relpath(one.path, work): one.inode for one in told}  # without a slash at the end
+    new = [f"deep/.git{name}" for name in ("", "/objects", "/refs")]
+    others = ["deep/.git/HEAD", "deep/.git/config", "t/u", "hooks", "commondir", "t/HEAD", "t/.git"]
+    assert list(names) == [*new, *others]
+    assert [names[name] for name in new] == [(work / name).stat().st_ino & 0xFFFFFFFF for name in new]
+    assert not any(names[name] for name in others)
+
 
 
 MASKS = """

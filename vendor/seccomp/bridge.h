@@ -7,7 +7,7 @@ enum {
     WRITE = 2,
     UNIX_SOCKET = 3,
     MADE = 4
-}; /* the access that is reported; of MADE the error is an inode */
+}; /* the access that is reported; of MADE the error is an inode, or 0 */
 
 enum { BRIDGE = 3 /* the descriptor of the connection to the daemon */ };
 

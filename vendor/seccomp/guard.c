@@ -123,6 +123,23 @@ static struct spot spot_of(uint32_t thread, long at, char *whole) {
     return spot;
 }
 
+/* Tells of names that make a repository, and of directories that come from elsewhere, in which there may be some. */
+static void tell_made(const struct seccomp_notif *asked, const struct spot *at, int kind) {
+    const char *one = ".git\0HEAD\0commondir\0config\0config.worktree\0hooks\0objects\0refs\0", *rest;
+    while (*one && !((rest = after(one, at->name)) && (!*rest || *rest == '/'))) {
+        one += length_of(one) + 1;
+    }
+    if (*one || kind == RENAMED) {
+        long made = look(at->directory, at->name, O_NOFOLLOW, 0);
+        const struct statx *is = look_at(made);
+        drop(made);
+        if (*one || (is->stx_mode & S_IFMT) == S_IFDIR) {
+            name_below(at->directory, at->name);
+            report(asked, MADE, kind == S_IFDIR ? (uint32_t)is->stx_ino : 0, found);
+        }
+    }
+}
+
 /* A descriptor, GOES_ON, ANSWERED or an error. A link at the end is followed: then `from` and the path are its own. */
 static long open_in_zone(const struct seccomp_notif *asked, long *from, uint64_t flags, uint64_t mode) {
     long fd = AGAIN_;
@@ -139,6 +156,9 @@ static long open_in_zone(const struct seccomp_notif *asked, long *from, uint64_t
                  : kind                    ? call(openat, AT_FDCWD, own_link(there),
                                                   (flags & ~(O_CREAT | O_NOFOLLOW)) | O_CLOEXEC | O_NONBLOCK)
                                            : call(openat, at.directory, at.name, flags | O_EXCL | O_CLOEXEC, mode);
+            if (fd >= 0 && !kind) {
+                tell_made(asked, &at, 0);
+            }
             if (fd == -EEXIST && !(flags & O_EXCL)) {
                 fd = AGAIN_;
             } else if (fd == -EAGAIN) { /* a lease: the caller waits for it */
@@ -190,15 +210,9 @@ static long make(const struct seccomp_notif *asked, const struct spot *at, int k
     if (!still_waits(asked->id)) {
         return ANSWERED;
     }
-    long error = kind == S_IFDIR   ? call(mkdirat, at->directory, at->name, argument[1])
-                 : kind == S_IFLNK ? call(symlinkat, path[1], at->directory, at->name)
-                                   : call(mknodat, at->directory, at->name, argument[1], argument[2]);
-    if (!error && kind == S_IFDIR && after(".git", at->name) && !at->name[4]) { /* perhaps a repository */
-        long made = look(at->directory, at->name, O_NOFOLLOW, 0);
-        report(asked, MADE, look_at(made)->stx_ino, found);
-        drop(made);
-    }
-    return error;
+    return kind == S_IFDIR   ? call(mkdirat, at->directory, at->name, argument[1])
+           : kind == S_IFLNK ? call(symlinkat, path[1], at->directory, at->name)
+                             : call(mknodat, at->directory, at->name, argument[1], argument[2]);
 }
 
 static long move(const struct seccomp_notif *asked, const struct spot *at, const struct spot *old, uint64_t flags) {
@@ -250,6 +264,9 @@ long on_behalf(const struct seccomp_notif *asked, const struct shape *shape, lon
         result = move(asked, &at, &old, flags);
     } else if (at.in_zone) {
         result = shape->kind == LINKED ? join(asked, &at, *from, flags) : make(asked, &at, shape->fixed, argument);
+    }
+    if (at.in_zone && !result) {
+        tell_made(asked, &at, shape->kind == NAME_MADE ? shape->fixed : shape->kind);
     }
     drop(old.directory);
     drop(at.directory);

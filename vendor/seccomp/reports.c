@@ -56,7 +56,7 @@ void send_reports(void) {
     for (struct kept *one = kept; one < kept + reports; one++) {
         call(ioctl, BRIDGE, SIOCOUTQ, &unread);
         if (!tokens || unread > MOST_UNREAD || !tell(REFUSED, &one->frame, one->length)) {
-            lost += one->frame.count;
+            lost += one->frame.access == MADE ? 0 : one->frame.count;
         } else {
             tokens--;
         }

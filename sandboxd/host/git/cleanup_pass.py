@@ -35,6 +35,8 @@ SECONDS_BEFORE = 1.0
 SECONDS_FOR_POINTERS = 2.0
 """For pointers to repositories, after an incomplete walk."""
 LARGEST_INDEX = 128 << 20
+_TOLD = frozenset({".git", "HEAD", "commondir", "config", "config.worktree", "hooks", "objects", "refs"})
+"""Names that the helper tells of (guard.c); others are directories that were moved."""
 LEAST_SECONDS = 0.05
 
 
@@ -49,7 +51,16 @@ class _Unchanged(IntEnum):
 class CleanupPass:
     """One pass, in a thread."""
 
-    def __init__(self, memory: CleanupMemory, territory: Territory, could_write: CouldWrite, since: int) -> None:
+    def __init__(
+        self,
+        memory: CleanupMemory,
+        territory: Territory,
+        could_write: CouldWrite,
+        since: int,
+        told: tuple[str, ...] = (),
+    ) -> None:
+        """`told` are names that commands have made; they are looked at where the limits end the walk."""
+        self._told = told
         self._memory = memory
         self._territory = territory
         self._could_write = could_write
@@ -75,6 +86,8 @@ class CleanupPass:
         try:
             incomplete = self._walk(self._territory.places, MOST_SECONDS)
             if incomplete:
+                self._until = Deadline.after(SECONDS_FOR_POINTERS)
+                self._look_at_told()
                 self._until = Deadline.after(SECONDS_FOR_POINTERS)
                 self._follow()
         finally:
@@ -115,6 +128,22 @@ class CleanupPass:
                 unfinished.append(place)
         why = [self._walk_one(place, excluded, end, again=True) for place in unfinished]
         return next(filter(None, why), "")
+
+    def _look_at_told(self) -> None:
+        """Visit the directories of the names that commands have made, and all below those that were moved."""
+        excluded, budget = frozenset(self._territory.excluded), Budget(self._until, MOST_DIRECTORIES, self._open_up)
+        for place in self._territory.places:
+            told = [os.path.split(path) for path in self._told if path.startswith(f"{place}/")]
+            index, lock = self._memory.index_of(place)
+            with lock:
+                self._index = index
+                for above in dict.fromkeys(above for above, _ in told):
+                    if not self._until.is_over() and (directory := index.at(above, budget)) is not None:
+                        self._visit(above, directory)
+                moved = deque((f"{above}/", iter((name,))) for above, name in told if name not in _TOLD)
+                for path, directory in index.go_on(moved, excluded, budget):
+                    self._visit(path, directory)
+                self._failed = self._failed or index.failed
 
     def _walk_one(self, place: str, excluded: frozenset[str], until: Deadline, *, again: bool = False) -> str:
         index, lock = self._memory.index_of(place)

@@ -1,9 +1,9 @@
 """Repositories that commands have made, which later commands may remove whole.
 
-The helper tells of each directory `.git` that a command makes, with its inode. Once the repository clean-up has
-searched it, it is protected no more than while its maker ran: it can be removed, and is searched again afterwards.
-That ends when something changes in it while no command runs, since a program of the user works with it then. A
-repository that was moved, has worktrees or is older than the daemon stays protected."""
+The helper tells of each name that makes a repository, with the inode of a new directory `.git`. Once the repository
+clean-up has searched it, it is protected no more than while its maker ran: it can be removed, and is searched again
+afterwards. That ends when something changes in it while no command runs, since a program of the user works with it
+then. A repository that was moved, has worktrees or is older than the daemon stays protected."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from sandboxd.paths import is_below
 
 MOST = 500
 """Repositories that are kept; the oldest one is protected again."""
+MOST_TOLD = 4_000
+"""Names of one command."""
 _TOUCHED = ("", "HEAD", "config", "hooks", "index", "logs/HEAD")
 """Below `.git`: what changes when a program works with a repository."""
 _INODE = 0xFFFFFFFF
@@ -30,21 +32,26 @@ class MadeRepositories:
     def __init__(self, busy: BusyPlaces) -> None:
         self._busy = busy
         self._told: dict[str, dict[str, int]] = {}
-        """By launch: the inode of each `.git`, by path."""
+        """By launch: the inode of each new directory, else 0, by path."""
         self._searched: dict[str, int] = {}
         self._lock = threading.Lock()
         self.version = 0
         """A number that changes with each addition."""
 
-    def made(self, launch_id: str, git_dir: str, inode: int) -> None:
-        """Record a new directory of a running command."""
+    def made(self, launch_id: str, path: str, inode: int) -> None:
+        """Record a new name of a running command."""
         told = self._told.setdefault(launch_id, {})
-        if len(told) < MOST:
-            told[git_dir] = inode
+        if len(told) < MOST_TOLD:
+            told[path.rstrip("/")] = inode
+
+    def told(self) -> tuple[str, ...]:
+        """Return the names that commands have made which run, or are being cleaned up after."""
+        return tuple(path for told in self._told.values() for path in told)
 
     def ended(self, launch_id: str, *, searched: bool) -> None:
         """Keep the repositories of an ended command, if its clean-up was complete."""
-        told = self._told.pop(launch_id, {})
+        made = self._told.pop(launch_id, {})
+        told = {path: inode for path, inode in made.items() if inode and os.path.basename(path) == ".git"}
         if not searched or not told:
             return
         with self._lock:

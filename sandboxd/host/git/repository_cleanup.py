@@ -116,7 +116,7 @@ class RepositoryCleanup:
                     return found
                 async with self._slots:
                     began, since = time.monotonic(), self._busy.since(territory.since)
-                    look = CleanupPass(self._memory, territory, could_write, since)
+                    look = CleanupPass(self._memory, territory, could_write, since, self.made.told())
                     found = await asyncio.to_thread(look.run)
                     rests = look.rests
                     if found.failed is None:  # a failed one serves no other command

@@ -209,6 +209,13 @@ class DirectoryIndex:
             if record.below:
                 rest.append((path if path == "/" else f"{path}/", iter(record.below)))
 
+    def at(self, path: str, budget: Budget) -> Directory | None:
+        """Return one directory as it is now, None when it is gone or takes too long."""
+        try:
+            return self._seen(path, self.get(path), budget)
+        except TimeoutError:
+            return None
+
     def _seen(self, path: str, before: Directory | None, budget: Budget) -> Directory | None:
         """Return a directory as it is now, None when it is gone. Raises TimeoutError."""
         try:

@@ -75,8 +75,9 @@ def test_what_commands_change_meanwhile_ends_nothing(busy: BusyPlaces, tmp_path:
 def test_the_number_is_bounded(busy: BusyPlaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(made_repositories, "MOST", 2)
     made = MadeRepositories(busy)
-    for name in ("a", "b", "c"):
-        (tmp_path / name).mkdir()
-        made.made(name, str(tmp_path / name), os.lstat(tmp_path / name).st_ino & 0xFFFFFFFF)
-        made.ended(name, searched=True)
-    assert [made.can_be_removed(str(tmp_path / name)) for name in ("a", "b", "c")] == [False, True, True]
+    places = [tmp_path / name / ".git" for name in "abc"]
+    for place in places:
+        place.mkdir(parents=True)
+        made.made(str(place), str(place), os.lstat(place).st_ino & 0xFFFFFFFF)
+        made.ended(str(place), searched=True)
+    assert [made.can_be_removed(str(place)) for place in places] == [False, True, True]

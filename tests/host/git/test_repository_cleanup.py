@@ -215,6 +215,20 @@ async def test_what_was_not_seen_is_not_excused_by_its_age(looks: Looks, monkeyp
     assert len((await looks.end(command)).moved) == 2 and not is_trap(path)
 
 
+async def test_names_that_a_command_made_are_seen_anywhere(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limits too: what the helper has told of, and what lies in a directory that was moved."""
+    wide(looks.work / "many")
+    before = trap(looks.work / "many/1/2/3/4/5/6/7/8/9/before")
+    command = await looks.begin()
+    places = [looks.work / f"many/1/2/3/4/5/6/7/8/9/{name}" for name in ("told", "moved/a/b", "neither")]
+    told, moved, neither = map(trap, places)
+    for path in (told / ".git" / "config", told / ".git" / "HEAD", moved.parent.parent):
+        looks.repositories.made.made(command, str(path), 0)
+    monkeypatch.setattr(cleanup_pass, "MOST_DIRECTORIES", 200)
+    assert (await looks.end(command)).unseen
+    assert [is_trap(one) for one in (told, moved, neither, before)] == [False, False, True, True]
+
+
 def wide(path: Path, count: int = 300) -> None:
     for number in range(count):
         (path / str(number)).mkdir(parents=True, exist_ok=True)

@@ -52,7 +52,7 @@ class Bridge:
     """The listening socket, the expected launches and the connections of helpers.
 
     `identify` returns the process of the peer; it raises SandboxdError for a peer that is not this user on this host.
-    `log(event, **values)` receives events for the administrator, `made` the ticket, path and inode of a new `.git`."""
+    `log(event, **values)` receives events for the administrator, `made` the ticket, path and inode of a new name."""
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ from sandboxd.backends.linux.helper.notifications import (
     Connecting,
     Listens,
     Lost,
-    MadeRepository,
+    MadeName,
     RefusedCall,
     ReportedAccess,
     encode_answer,
@@ -269,7 +269,7 @@ class HelperConnection:
                 self._clear_up()
             case RefusedCall():
                 self._tell().refused(_refusal(event))
-            case MadeRepository(path, inode):
+            case MadeName(path, inode):
                 self._bridge.made(self.ticket or "", path, inode)
             case Lost(count):
                 self._tell().lost(count)

@@ -25,7 +25,7 @@ _SECOND = 1_000_000_000
 _ANSWER = struct.Struct("<cII")
 _CUT = 1
 _MADE = 4
-"""The access of a report that a command has made a `.git`; its inode stands in place of the error."""
+"""The access of a report that a command has made a name; an inode stands in place of the error."""
 _MAX_ERRNO = 4095
 _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 
@@ -79,14 +79,16 @@ class Listens:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeRepository:
-    """A command has made a directory `.git`; `inode` are the lower 32 bits of its number."""
+class MadeName:
+    """A command has made a name that git looks for, or moved a directory to this path.
+
+    `inode` are the lower 32 bits of the number of a directory that it has made, else 0."""
 
     path: str
     inode: int
 
 
-Notification = RefusedCall | MadeRepository | Lost | Connecting | Listens
+Notification = RefusedCall | MadeName | Lost | Connecting | Listens
 
 
 def encode_answer(question: int, errno: int) -> bytes:
@@ -100,7 +102,7 @@ def encode_notification(event: Notification) -> tuple[int, bytes]:
         case RefusedCall(access, call, errno, pid, process, path, count, is_cut):
             head = _REFUSED.pack(access, call, errno, pid, count, is_cut * _CUT, _bytes(process))
             return REFUSED, head + _bytes(path)
-        case MadeRepository(path, inode):
+        case MadeName(path, inode):
             return REFUSED, _REFUSED.pack(_MADE, 0, inode, 0, 1, 0, b"") + _bytes(path)
         case Lost(count):
             return LOST, _LOST.pack(count)
@@ -123,7 +125,7 @@ def decode_notification(kind: int, payload: bytes) -> Notification | None:
             if not count or flags & ~_CUT or not path or b"\0" in path:
                 raise ValueError("a malformed report")
             if access == _MADE:
-                return MadeRepository(_text(path), errno)
+                return MadeName(_text(path), errno)
             if not 0 < errno <= _MAX_ERRNO:
                 raise ValueError(f"error {errno}")
             return RefusedCall(

@@ -23,7 +23,7 @@ from sandboxd.backends.linux.helper.bridge_protocol import (
 from sandboxd.backends.linux.helper.notifications import (
     Connecting,
     Lost,
-    MadeRepository,
+    MadeName,
     RefusedCall,
     ReportedAccess,
     encode_answer,
@@ -56,7 +56,7 @@ connecting = st.builds(
     numbers, addresses, numbers, processes,
 )  # fmt: skip
 notifications = st.one_of(
-    refused, connecting, st.builds(Lost, st.integers(1, 0xFFFFFFFF)), st.builds(MadeRepository, paths, numbers)
+    refused, connecting, st.builds(Lost, st.integers(1, 0xFFFFFFFF)), st.builds(MadeName, paths, numbers)
 )
 
 
