@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
-from urllib.parse import quote
+from collections.abc import Callable
+from urllib.parse import quote, unquote
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sandboxd.policy.build import evaluate
@@ -207,3 +209,45 @@ def test_an_allowed_path_decodes_to_what_was_allowed(text: str) -> None:
     if not why_unclear(path):
         assert "/" + text in readings_of(path)
     assert all(".." not in one.split("/") for one in readings_of(path)) or why_unclear(path)
+
+
+def _decoded_twice(path: str) -> str:
+    return unquote(unquote(path))
+
+
+SERVERS: dict[str, Callable[[str], str]] = {
+    "decodes, then resolves dots": lambda path: posixpath.normpath(unquote(path)),
+    "resolves dots, then decodes": lambda path: unquote(posixpath.normpath(path)),
+    "decodes twice": lambda path: posixpath.normpath(_decoded_twice(path)),
+    "takes backslashes for slashes": lambda path: posixpath.normpath(unquote(path).replace("\\", "/")),
+    "drops parameters of segments": lambda path: posixpath.normpath(re.sub(";[^/]*", "", unquote(path))),
+    "stops at NUL": lambda path: posixpath.normpath(unquote(path).partition("\0")[0] or "/"),
+    "ignores white space": lambda path: posixpath.normpath(re.sub(r"\s", "", unquote(path))),
+}
+"""How servers arrive at the path that they serve."""
+PIECES = (
+    "a", "b", "/", "//", ".", "..", "%2e", "%2E", "%2f", "%5c", "\\", "%252e", "%25", ";", ";x", "%00", "%20", "A"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@given(st.lists(st.sampled_from(PIECES), max_size=10))
+@example(["a", "/", "b", "/", "%2e%2e", "/", "c"])
+def test_no_server_serves_another_path_than_the_allowed(server: str, pieces: list[str]) -> None:
+    rules = network({"host": "api.test", "action": "allow", "paths": ["/a/**"]})
+    path = "/a/" + "".join(pieces)
+    decision = decide_request(rules, API, 443, HttpRequest("GET", path))
+    assert decision is not None
+    served = SERVERS[server](path)
+    assert not decision.allowed or f"{served}/".startswith(("/a/", "//a/")), served
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@given(st.lists(st.sampled_from((*PIECES, "secret", "%73ecret", "SECRET")), max_size=8))
+def test_no_server_serves_a_denied_path(server: str, pieces: list[str]) -> None:
+    rules = network(
+        {"host": "api.test", "action": "allow"}, {"host": "api.test", "action": "deny", "paths": ["/**secret**"]}
+    )
+    decision = decide_request(rules, API, 443, HttpRequest("GET", "/" + "".join(pieces)))
+    assert decision is not None
+    assert not decision.allowed or "secret" not in SERVERS[server]("/" + "".join(pieces)).lower()
