@@ -60,7 +60,7 @@ def decide_host(
             Behavior.DENY,
             Reason.LOCAL_ADDRESS,
             _text(host, port, "names this machine, which is not reachable from the sandbox"),
-            hint=_way_to_loopback(network, port),
+            hint=_way_to_loopback(network, host, port),
         )
     rule, grant = allowed.match(host, port), granted.match(host, port)
     question = compile_rules(network.asked).match(host, port) if network.asked and grant is None else None
@@ -187,9 +187,9 @@ def _way_to_allow(network: NetworkPolicy, command: str) -> str:
     return ONLY_MANAGED if network.managed_domains_only else command
 
 
-def _way_to_loopback(network: NetworkPolicy, port: int | None) -> str:
-    target = "PORT" if port is None else str(port)
-    return f"if this machine is meant: {_way_to_allow(network, f'sandboxd allow domain localhost:{target}')}"
+def _way_to_loopback(network: NetworkPolicy, host: Host, port: int | None) -> str:
+    way = _way_to_allow(network, f"sandboxd allow domain localhost:{'PORT' if port is None else port}")
+    return f"if this machine is meant{'' if host.name in LOCAL_HOSTS else ', call it localhost'}: {way}"
 
 
 def _refused_literal(network: NetworkPolicy, host: Host, port: int | None, refusal: AddressRefusal) -> Decision:
@@ -198,7 +198,7 @@ def _refused_literal(network: NetworkPolicy, host: Host, port: int | None, refus
         Behavior.DENY,
         Reason.ADDRESS_DENIED if refusal.listed else Reason.LOCAL_ADDRESS,
         f"{_text(host, port, 'is refused')}: {refusal.text} ({refusal.network})",
-        hint=_way_to_loopback(network, port)
+        hint=_way_to_loopback(network, host, port)
         if host.name in LOCAL_HOSTS
         else _way_to_allow(network, f"if that is meant, allow exactly this address: sandboxd allow domain {target}"),
     )

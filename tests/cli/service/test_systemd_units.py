@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sandboxd.cli.service.systemctl import UserManager
 from sandboxd.cli.service.systemd_status import UnitFacts, agreement
 from sandboxd.cli.service.systemd_units import (
     SERVICE,
@@ -23,6 +25,7 @@ from sandboxd.cli.service.systemd_units import (
     why_it_cannot_start,
     written_version,
 )
+from sandboxd_client import SandboxdError, programs
 from support.users import CHECKOUT
 
 ORIGINALS = {name: (CHECKOUT / "systemd" / name).read_text() for name in (SERVICE, SOCKET)}
@@ -153,3 +156,13 @@ def test_what_does_not_agree(facts: UnitFacts, said: list[str]) -> None:
     for problem, text in zip(problems, said, strict=True):
         assert text in problem.text
         assert problem.remedy
+
+
+def test_without_systemd_no_service_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is missing or did not boot this machine; the hint's command starts a daemon by itself."""
+    monkeypatch.setattr(os.path, "isdir", lambda path: path != "/run/systemd/system")
+    for found, why in (("/usr/bin/systemctl", "was not booted with it"), (None, "is not installed")):
+        monkeypatch.setattr(programs, "find", lambda name, found=found: programs.Search(found))
+        with pytest.raises(SandboxdError) as refused:
+            UserManager.reached()
+        assert why in refused.value.message and refused.value.hint.endswith("for example: sandboxd run true")

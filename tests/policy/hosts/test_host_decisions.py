@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from dataclasses import replace
 from ipaddress import ip_address
 
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sandboxd.policy.build_network import local_ports
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.hosts.host_decisions import decide_address, decide_host
 from sandboxd.policy.hosts.host_patterns import HostPattern, parse_host
@@ -260,3 +263,33 @@ def test_where_a_name_leads_to_on_a_local_port() -> None:
     assert decide_address(network, localhost, 5432, ip_address("127.0.0.1")).allowed
     assert not decide_address(network, localhost, 5433, ip_address("127.0.0.1")).allowed
     assert not decide_address(network, localhost, 5432, ip_address("127.0.0.2")).allowed
+
+
+HINTED = re.compile(r"sandboxd allow domain (\S+)$")
+
+
+def followed(network: NetworkPolicy, hint: str) -> NetworkPolicy:
+    found = HINTED.search(hint)
+    assert found is not None, hint
+    added = rules(*shlex.split(found[1]))
+    ports = tuple(filter(None, map(local_ports, added)))
+    return replace(network, allowed=(*network.allowed, *added), allow_local_ports=ports)
+
+
+@pytest.mark.parametrize(
+    "host", ["no.test", "localhost", "127.0.0.1", "[::1]", "a.localhost", "169.254.169.254", "10.0.0.9", "[fe80::1]"]
+)
+def test_the_hint_of_a_host_opens_it(host: str) -> None:
+    """And of an address that is refused nothing but its port, also where a listed name leads there."""
+    network = policy("ok.test")
+    refused = decide(network, host, 3000)
+    opened = followed(network, refused.hint)
+    again = "localhost" if "call it localhost" in refused.hint else host
+    assert decide(opened, again, 3000).allowed, refused.hint
+    assert refused.reason is Reason.HOST_NOT_LISTED or not decide(opened, again, 3001).allowed, refused.hint
+    address = parse_host(host).address
+    leads = None if address is None else decide_address(network, parse_host("ok.test"), 3000, address)
+    if address is not None and leads is not None and not leads.allowed:
+        opened = followed(network, leads.hint)
+        assert decide_address(opened, parse_host("ok.test"), 3000, address).allowed, leads.hint
+        assert not decide_address(opened, parse_host("ok.test"), 3001, address).allowed, leads.hint
