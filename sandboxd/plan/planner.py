@@ -18,7 +18,8 @@ from sandboxd.plan.plan import Layout, Plan, make_layout, plan_in, shells_of
 from sandboxd.plan.request import DEFAULT_SHELLS, NO_VARIABLES, Argv, Place, ShellText
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.display import neutralise
-from sandboxd.policy.explain.hints import Symptom, hint_for
+from sandboxd.policy.explain.hint_table import Symptom
+from sandboxd.policy.explain.hints import hint_for
 from sandboxd.policy.model import Policy
 from sandboxd.policy.paths.path_decisions import decide_path
 from sandboxd.policy.sockets.socket_decisions import by_place, decide_socket, open_sockets, with_condition

@@ -193,7 +193,7 @@ def test_every_command_line_of_a_hint_has_a_row() -> None:
     left = [
         f"{place}: {text}"
         for text, place in texts()
-        if not place.startswith(("sandboxd/policy/explain/hints.py", "sandboxd/backends/macos", "sandboxd/cli/service"))
+        if not place.startswith(("sandboxd/policy/explain/hint", "sandboxd/backends/macos", "sandboxd/cli/service"))
         and any(found[1] in names and f"{found[1]}{found[2]}" not in SHOW for found in LINE.finditer(text))
         and not any(one in text for one in known)
     ]

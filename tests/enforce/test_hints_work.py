@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sandboxd.policy.decision import Behavior, Decision, Reason
-from sandboxd.policy.explain.hints import HINTS, Hint, Symptom
+from sandboxd.policy.explain.hint_table import HINTS, Hint, Symptom
 from sandboxd.policy.violation import ViolationKind
 from sandboxd.settings.origins import BUILT_IN
 from support.daemons import DaemonProcess, StartDaemon

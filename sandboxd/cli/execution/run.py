@@ -11,16 +11,16 @@ import time
 from sandboxd.cli import output
 from sandboxd.cli.arguments import NO_AUTOSTART, Help, Option, Parsed, UsageError, visible
 from sandboxd.cli.execution.foreground import DEFAULT_GRACE_S, run_in_foreground, signal_mask
+from sandboxd.cli.execution.told import After, kept_line, outcome
 from sandboxd_client.errors import DaemonNotRunning, InvalidCommand, SandboxdError
 from sandboxd_client.running.commands import SESSION_VARIABLE, absolute, check_command, sendable
 from sandboxd_client.transport.connection import Connection, open_connection, usable_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
-    from sandboxd.cli.execution.learn import LearnedFile
     from sandboxd_client.running.relay import Relay
 
 SUMMARY = "Run one command in the sandbox. Streams, terminal and exit status are the command's."
@@ -129,20 +129,6 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(error.message, error.hint) from None
 
 
-class After:
-    """The work after the end of a command."""
-
-    def __init__(self, parsed: Parsed) -> None:
-        self.show = "show_violations" in parsed
-        self.tell = "quiet" not in parsed and not self.show and "annotate" not in parsed
-        self.annotate = "annotate" in parsed
-        self.learn: LearnedFile | None = None
-        self.program = (parsed.command or [""])[0] if "c" not in parsed else ""
-        self.cwd = absolute(parsed.get("cwd"))
-        self.session = parsed.get("session") or os.environ.get("SANDBOXD_SESSION", "")
-        self.stop_asking: Callable[[], None] = lambda: None
-
-
 def _run(connection: Connection, params: dict[str, Any], grace_s: float, after: After, *, relays: bool) -> int:
     mask = signal_mask()
     relay: Relay | None = None
@@ -186,15 +172,11 @@ def _run_once(
     else:
         status = _spawn(wrapped, grace_s, mask, relay)
     if after.tell and wrapped.get("tmp"):
-        from sandboxd.cli.execution.told import kept_line
-
         output.note(kept_line(wrapped["tmp"], begun, lasts=bool(after.session)))
     limited = status >= output.NOT_RUN and any(layer in _LIMITS for layer in wrapped["layers"])
     limited = limited or (status != 0 and "tmp-limit" in wrapped["layers"])
     told = after.tell and (status != 0 or _is_terminal(2))
     if status in output.SUSPICIOUS or limited or told or after.show or after.learn is not None:
-        from sandboxd.cli.execution.told import outcome
-
         return outcome(connection, wrapped["wrap_id"], status, after, told=told, again=again)
     return status
 

@@ -1,6 +1,6 @@
 """The lines after a command of `run`: what the sandbox blocked, one line for each kind of refusal.
 
-Imported after most commands, so each import costs."""
+On the hot path of `run`: each import costs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import stat
 from sandboxd.cli import output
 from sandboxd.cli.output import quoted
 from sandboxd_client.errors import SandboxdError
+from sandboxd_client.running.commands import absolute
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, Final
 
-    from sandboxd.cli.execution.run import After
+    from sandboxd.cli.arguments import Parsed
+    from sandboxd.cli.execution.learn import LearnedFile
     from sandboxd_client.transport.connection import Connection
 
 _WHAT: Final = {
@@ -29,6 +31,20 @@ _WHAT: Final = {
     "service": "using the service",
 }
 _MOST_LOOKED_AT: Final = 2000
+
+
+class After:
+    """The work after the end of a command."""
+
+    def __init__(self, parsed: Parsed) -> None:
+        self.show = "show_violations" in parsed
+        self.tell = "quiet" not in parsed and not self.show and "annotate" not in parsed
+        self.annotate = "annotate" in parsed
+        self.learn: LearnedFile | None = None
+        self.program = (parsed.command or [""])[0] if "c" not in parsed else ""
+        self.cwd = absolute(parsed.get("cwd"))
+        self.session = parsed.get("session") or os.environ.get("SANDBOXD_SESSION", "")
+        self.stop_asking: Callable[[], None] = lambda: None
 
 
 def outcome(connection: Connection, wrap_id: str, status: int, after: After, *, told: bool, again: bool) -> int | None:

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from sandboxd.policy.display import neutralise
-from sandboxd.policy.explain.hints import Symptom, has_odd_characters, hint_for
+from sandboxd.policy.explain.hint_table import Symptom
+from sandboxd.policy.explain.hints import has_odd_characters, hint_for
 from sandboxd.policy.violation import DenialEvent, Violation, ViolationKind
 from sandboxd.runtime.rate_bound import RateBound
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxd.policy.decision import ONLY_MANAGED, Behavior, Decision, Reason
-from sandboxd.policy.explain.hints import HINTS, ONE_OFF, ONLY_CONTENT, Symptom, hint_for
+from sandboxd.policy.explain.hint_table import HINTS, Symptom
+from sandboxd.policy.explain.hints import ONE_OFF, ONLY_CONTENT, hint_for
 from sandboxd.policy.violation import ViolationKind
 from sandboxd.settings.origins import Origin, Source
 

@@ -9,7 +9,8 @@ import pytest
 
 from sandboxd.policy.commands.command_decisions import CommandDecision, decide_command
 from sandboxd.policy.decision import Behavior, Decision, Reason
-from sandboxd.policy.explain.hints import DENIALS, HINTS, Symptom, hint_for
+from sandboxd.policy.explain.hint_table import HINTS, Symptom
+from sandboxd.policy.explain.hints import DENIALS, hint_for
 from sandboxd.policy.explain.suggestions import TargetState, learn
 from sandboxd.policy.model import CommandPolicy, CommandRule, Policy
 from sandboxd.policy.violation import Violation, ViolationKind, ViolationSource
