@@ -82,6 +82,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "sandboxd.cli": ("sandboxd.__version__", "sandboxd.PACKAGE", "sandboxd_client"),
     "sandboxd.cli.control.serve": ("sandboxd_client", "sandboxd.app.process"),
+    # Settings of other programs are converted without a daemon.
+    "sandboxd.cli.rules.import_settings": (
+        "sandboxd.errors", "sandboxd.settings.jsonc", "sandboxd.settings.foreign",
+    ),
+    "sandboxd.cli.rules.export_settings": ("sandboxd.settings.foreign",),
     # A log is verified where it was copied to, without a daemon.
     "sandboxd.cli.audit": ("sandboxd_client", "sandboxd.daemon.audit.audit_chain"),
     "sandboxd.app": ("sandboxd", "sandboxd_client"),

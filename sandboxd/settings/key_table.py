@@ -88,6 +88,7 @@ TABLE: dict[str, KeyRow] = {
         KeyRow("sandbox.allowProjectTrust", _R, _OPENS, True, MANAGED_ONLY),
         KeyRow("sandbox.excludedCommands", _U, _OPENS, ()),
         KeyRow("sandbox.presets", _U, Effect.BY_ENTRY, ()),
+        KeyRow("sandbox.profiles", _U, _OPENS, ()),
         KeyRow(_N + "allowedDomains", _U, _OPENS, ()),
         KeyRow(_N + "deniedDomains", _U, _CLOSES, ()),
         KeyRow(_N + "deniedDomainReasons", _U, Effect.BY_ENTRY, ()),

@@ -233,6 +233,10 @@ class Sandbox(Section):
         None, description="Commands that run outside the sandbox: docker, git push:*"
     )
     presets: list[Text] | None = Field(None, description="Named sets of rules, see docs/settings.md")
+    profiles: dict[Text, Texts] | None = Field(
+        None,
+        description="Rules of run --profile NAME: host:ok.test, write:~/.x/, closed:PATH, set:NAME=VALUE, extends:NAME",
+    )
     network: Network | None = None
     filesystem: Filesystem | None = None
     credentials: Credentials | None = None
@@ -312,7 +316,7 @@ def _describe(properties: dict[str, Any], model: type[BaseModel], prefix: str, s
         _describe(section["properties"], inner, f"{prefix}{name}.", sections)
 
 
-_OBJECTS = ("ignoreViolations", "deniedDomainReasons")
+_OBJECTS = ("ignoreViolations", "deniedDomainReasons", "profiles")
 
 
 def json_schema() -> dict[str, Any]:

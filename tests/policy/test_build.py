@@ -85,6 +85,7 @@ OBSERVED: dict[str, tuple[Any, Any]] = {
     "sandbox.allowOverrides": (False, lambda p: not p.allow_overrides),
     "sandbox.allowProjectTrust": (False, lambda p: True),
     "sandbox.excludedCommands": (["docker"], lambda p: [rule.pattern for rule in p.commands.excluded] == ["docker"]),
+    "sandbox.profiles": ({"mine": ["host:a.test"]}, lambda p: p.network.allowed == ()),  # only with run --profile
     "sandbox.presets": (
         ["credentials"],
         lambda p: "/home/u/.netrc" in paths(p.files.deny_read) and not p.platform.keychain,

@@ -156,6 +156,7 @@ def test_every_key_that_opens_is_in_the_table_or_named_here() -> None:
         "sandbox.network.transparent",  # the default
         "sandbox.network.tls.exclude",  # with rules for requests, the host is closed then
         *(f"sandbox.limits.{name}" for name in ("maxProcesses", "processes", "memory", "cpu", "time", "tmp")),
+        "sandbox.profiles",  # only with run --profile, whose options open as much
         "sandbox.ignoreViolations",  # hides, and opens nothing
         "sandbox.allowPty",
     }

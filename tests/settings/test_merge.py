@@ -103,7 +103,8 @@ CREDENTIALS: dict[str, list[Any]] = {
     "sandbox.credentials.envVars": [{"name": "A", "mode": "deny"}, {"name": "B", "mode": "mask"}],
 }
 OBJECTS = {
-    "sandbox.ignoreViolations", "sandbox.network.deniedDomainReasons", "sandbox.network.requests", "sandbox.presets"
+    "sandbox.ignoreViolations", "sandbox.network.deniedDomainReasons", "sandbox.network.requests", "sandbox.presets",
+    "sandbox.profiles",
 }  # fmt: skip
 TRUSTED = (Source.MANAGED, Source.CLI, Source.FLAG, Source.LOCAL, Source.USER)
 
@@ -409,6 +410,13 @@ def test_allow_managed_read_paths_only() -> None:
     assert value(settings, key) == ["/m"]
     assert value(settings, "sandbox.filesystem.denyRead") == ["/d"]
     assert settings.locked(key) is not None
+
+
+def test_profiles_are_joined_and_none_is_a_projects() -> None:
+    key = "sandbox.profiles"
+    given = [(Source.PROJECT, "a.test"), (Source.USER, "b.test"), (Source.LOCAL, "c.test")]
+    settings = merge([layer(source, (key, {"mine": [f"host:{host}"]})) for source, host in given])
+    assert value(settings, key) == [["mine", ["host:c.test"]], ["mine", ["host:b.test"]]]
 
 
 def test_presets_from_a_project_close_only() -> None:

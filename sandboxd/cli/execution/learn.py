@@ -48,14 +48,14 @@ def settings_path(name: str) -> str:
     return learned
 
 
-def _learned_to(name: str) -> str:
-    """Return the file of `--learn`, and make the directory of a NAME.
+def named_path(name: str, option: str = "--learn") -> str:
+    """Return the file that an option names, and make the directory of a NAME.
 
     Raises SandboxdError."""
     if "/" in name:
         return absolute(name)
     if name in ("", ".", ".."):
-        raise SandboxdError("learn_file", f"--learn: {name!r} is not the name of a file", "name a file")
+        raise SandboxdError("learn_file", f"{option}: {name!r} is not the name of a file", "name a file")
     path = learned_path(name)
     learned = os.path.dirname(path)
     try:
@@ -63,7 +63,7 @@ def _learned_to(name: str) -> str:
             os.makedirs(directory, mode=0o700, exist_ok=True)
     except OSError as error:
         raise SandboxdError(
-            "learn_file", f"--learn: cannot make {learned}: {error.strerror}", f"name a path: --learn ./{name}"
+            "learn_file", f"{option}: cannot make {learned}: {error.strerror}", f"name a path: {option} ./{name}"
         ) from error
     return path
 
@@ -83,7 +83,7 @@ class LearnedFile:
         """Open the directory and read the file.
 
         Raises SandboxdError for a missing directory and a file without settings."""
-        path = _learned_to(name)
+        path = named_path(name)
         try:
             directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:

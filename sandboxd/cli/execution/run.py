@@ -46,6 +46,7 @@ OPTIONS = (
         "add settings for this command: the path of a file, a NAME of --learn, or an object as JSON",
         value="FILE",
     ),
+    Option("--profile", "add what this agent needs: hosts, directories, variables (see profile list)", value="NAME"),
     Option("--memory", "limit the memory of the command: 512M, 2G", value="SIZE"),
     Option("--cpus", "limit the processors of the command: 1.5", value="NUMBER"),
     Option("--timeout", "end the command after this time: 90s, 10m, 1h30m", value="TIME"),
@@ -105,6 +106,10 @@ def main(arguments: Sequence[str]) -> int:
         connection = _connect(autostart="no_autostart" not in parsed)
         try:
             _join(connection, params)
+            if "profile" in parsed:
+                from sandboxd.cli.execution.profiled import add_profile
+
+                add_profile(connection, params, parsed.get("profile"))
             if "disable_sandbox" in parsed or "decide" in parsed:
                 from sandboxd.cli.execution.unsandboxed import decide_first
 

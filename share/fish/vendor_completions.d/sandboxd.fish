@@ -19,6 +19,7 @@ complete -c sandboxd -n '__sandboxd_is run' -l allow-write -d 'let the command w
 complete -c sandboxd -n '__sandboxd_is run' -l allow-read -d 'let the command read this path although the settings deny it' -r -F
 complete -c sandboxd -n '__sandboxd_is run' -l publish -d 'let this machine reach a server in the sandbox: [HOST:]PORT[:INNER], or SOCKET:INNER for you alone' -x
 complete -c sandboxd -n '__sandboxd_is run' -l settings -d 'add settings for this command: the path of a file, a NAME of --learn, or an object as JSON' -r -F
+complete -c sandboxd -n '__sandboxd_is run' -l profile -d 'add what this agent needs: hosts, directories, variables (see profile list)' -x
 complete -c sandboxd -n '__sandboxd_is run' -l memory -d 'limit the memory of the command: 512M, 2G' -x
 complete -c sandboxd -n '__sandboxd_is run' -l cpus -d 'limit the processors of the command: 1.5' -x
 complete -c sandboxd -n '__sandboxd_is run' -l timeout -d 'end the command after this time: 90s, 10m, 1h30m' -x
@@ -131,6 +132,24 @@ complete -c sandboxd -n '__sandboxd_is deny' -l no-autostart -d 'fail when no da
 complete -c sandboxd -n '__sandboxd_is deny' -l help -d 'show this text'
 complete -c sandboxd -n '__sandboxd_is deny' -a 'path domain preset'
 complete -c sandboxd -n '__sandboxd_is deny' -F
+complete -c sandboxd -n __sandboxd_is_alone -a profile -d 'show what whole agents need, for run --profile'
+complete -c sandboxd -n '__sandboxd_is profile' -l cwd -d 'use the settings that apply in this directory' -x -a '(__fish_complete_directories)'
+complete -c sandboxd -n '__sandboxd_is profile' -l json -d 'print JSON'
+complete -c sandboxd -n '__sandboxd_is profile' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
+complete -c sandboxd -n '__sandboxd_is profile' -l help -d 'show this text'
+complete -c sandboxd -n '__sandboxd_is profile' -a 'list show lint'
+complete -c sandboxd -n '__sandboxd_is profile' -F
+complete -c sandboxd -n __sandboxd_is_alone -a import -d 'convert settings of srt, Codex, fence or Claude Code'
+complete -c sandboxd -n '__sandboxd_is import' -l from -d 'the program of the settings (default: by name and keys)' -x -a 'srt codex fence claude'
+complete -c sandboxd -n '__sandboxd_is import' -l to -d 'write this new file instead of printing, or a NAME for run --settings NAME' -r -F
+complete -c sandboxd -n '__sandboxd_is import' -l help -d 'show this text'
+complete -c sandboxd -n '__sandboxd_is import' -F
+complete -c sandboxd -n __sandboxd_is_alone -a export -d 'print the policy as settings of srt'
+complete -c sandboxd -n '__sandboxd_is export' -l srt -d 'the form of sandbox-runtime'
+complete -c sandboxd -n '__sandboxd_is export' -l cwd -d 'use the settings that apply in this directory' -x -a '(__fish_complete_directories)'
+complete -c sandboxd -n '__sandboxd_is export' -l session -d 'use the settings of this session' -x
+complete -c sandboxd -n '__sandboxd_is export' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
+complete -c sandboxd -n '__sandboxd_is export' -l help -d 'show this text'
 complete -c sandboxd -n __sandboxd_is_alone -a trust -d 'let the settings of a project widen, after a review'
 complete -c sandboxd -n '__sandboxd_is trust' -l yes -d 'trust without a question, for scripts'
 complete -c sandboxd -n '__sandboxd_is trust' -l list -d 'list what is trusted'

@@ -1,0 +1,1 @@
+"""Conversion of settings of other programs into those of sandboxd. Pure."""
