@@ -125,7 +125,7 @@ class Outbound:
         if not self._gate.covers_requests(host, port):
             return
         async with ClientWatch(client, limits.half_closed_s, known=known):
-            decision = await self._gate.decide_request(host, port, request)
+            decision = await client.share.timed(self._gate.decide_request(host, port, request))
         if decision is not None and not decision.allowed:
             raise self._refused(request.method, host, port, decision, request.path)
 
@@ -269,10 +269,14 @@ class Outbound:
     def recheck(self) -> int:
         """End every connection that the policy denies by now; return their number."""
         cut = 0
+        unseen = self.tunnels.unseen
         for connection in tuple(self._open):
             verdict = self._gate.still_allowed(
                 connection.host, connection.port, connection.decision, connection.address
             )
+            if verdict.allowed and connection in unseen and self.covers_requests(connection.host, connection.port):
+                text = f"{connection.host.authority(connection.port)} has rules for requests by now"
+                verdict = Decision(Behavior.DENY, Reason.REQUEST_UNSEEN, text, hint="run the command again")
             if verdict.allowed:
                 continue
             cut += 1

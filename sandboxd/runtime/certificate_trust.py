@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import ssl
 from collections.abc import Mapping, Sequence
 
@@ -20,6 +21,7 @@ MOST_BYTES = 8 << 20
 MOST_AUTHORITIES = 64
 """Lists of hosts that commands were started under, each with its own authority."""
 MOST_BUNDLES = 1024
+_CERTIFICATE = re.compile(rb"-----BEGIN ((?:TRUSTED |X509 )?CERTIFICATE)-----[A-Za-z0-9+/=\s]{1,65536}-----END \1-----")
 
 
 class CertificateTrust:
@@ -116,9 +118,9 @@ def _state(path: str) -> tuple[int, int, int] | None:
 
 
 def _read(path: str) -> bytes:
-    """Read a file of certificates. What the caller cannot read would not be trusted outside either."""
+    """Return the certificates in a file, and nothing else of it: commands read them, and may not read the file."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-            return file.read(MOST_BYTES)
+            return b"\n".join(found[0] for found in _CERTIFICATE.finditer(file.read(MOST_BYTES)))
     except OSError:
         return b""

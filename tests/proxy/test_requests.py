@@ -343,3 +343,46 @@ async def test_no_tunnel_of_another_host_leads_to_a_host_with_rules(mode: str) -
             assert await reader.read() == b""
         assert proxies.blocked[0].decision.reason is Reason.REQUEST_UNSEEN
         await finish(writer)
+
+
+async def test_connections_inside_tls_have_bounds(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandboxd.proxy.http.request_tunnel.MOST_TLS", 1)
+    served = Served()
+    async with tls_origin(served) as port, running_proxies(network=ends_tls(*READ_ME), authority=authority) as proxies:
+        wires = [await by_connect(proxies, port) for _ in range(2)]
+        await wires[0][1].start_tls(trusting(authority), server_hostname="ok.test")
+        waiting = asyncio.create_task(wires[1][1].start_tls(trusting(authority), server_hostname="ok.test"))
+        wires[0][1].write(b"GET /me/a HTTP/1.1\r\nA: " + b"a" * 5000)
+        await wait_until_async(lambda: proxies.server.share.held > 5000, "an unfinished head is counted")
+        assert not waiting.done(), "one at a time"
+        await finish(wires[0][1])
+        await asyncio.wait_for(waiting, 20)
+        host = f"ok.test:{port}"
+        assert (await request(wires[1], "GET /me/a", host=host))[1] == b"/me/a"
+        await finish(wires[1][1])
+        await wait_until_async(lambda: proxies.server.share.held == 0)
+
+
+async def test_requests_in_a_tunnel_are_not_handed_over_as_others() -> None:
+    served = Served()
+    async with (
+        scripted_origin(served.talk) as origin,
+        running_proxies("ok.test", network=NetworkPolicy(allowed=rules("ok.test"), requests=READ_ME)) as proxies,
+    ):
+        wire = await by_connect(proxies, origin.port)
+        assert (await request(wire, "GET /me/a", host=f"ok.test:{origin.port}"))[1] == b"/me/a"
+        record, cut = await proxies.server.hand_over()
+        assert (record.requests, record.tunnels, cut) == ((), (), 1)
+        await finish(wire[1])
+
+
+async def test_a_tunnel_ends_when_rules_for_requests_cover_its_host() -> None:
+    async with scripted_origin(Served().talk) as origin, running_proxies("ok.test") as proxies:
+        reader, writer = await by_connect(proxies, origin.port)
+        assert proxies.server.recheck() == 0
+        proxies.policy = replace(proxies.policy, requests=READ_ME)
+        assert proxies.server.recheck() == 1
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        assert proxies.blocked[-1].decision.reason is Reason.REQUEST_UNSEEN
+        await finish(writer)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -27,7 +28,7 @@ from sandboxd.proxy.http.http_server import serve_requests
 from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.outbound import Outbound
 from sandboxd.proxy.streams.connection import OutboundConnection
-from sandboxd.proxy.streams.stream import HANDSHAKE, Stream
+from sandboxd.proxy.streams.stream import Stream
 from sandboxd.proxy.tls.authority import Authority
 from sandboxd.proxy.tls.channel import TlsChannel
 from sandboxd.proxy.transparent.tls_hello import NOT_TLS, HelloReader, Opening
@@ -39,6 +40,8 @@ _NOT_TRUSTED: Final = (
     "let the program trust the certificates of $SSL_CERT_FILE; if it only trusts its own, pass it untouched: "
     "sandboxd settings add sandbox.network.tls.exclude {host}"
 )
+MOST_TLS: Final = 256
+"""Connections of one command whose TLS ends here at a time; further ones wait. Each takes about 70 KB."""
 _RESTART: Final = "start the command again: its trust in certificates is older than this setting"
 
 
@@ -55,6 +58,12 @@ class RequestTunnel:
     authority: Authority | None = None
     fault: DialError | None = None
     is_used: bool = False
+    held: int = 0
+    """Bytes of the beginning that are kept, counted in the share."""
+
+    def hold(self, size: int) -> None:
+        self.held += size
+        self.client.share.held += size
 
     @property
     def host(self) -> Host:
@@ -105,16 +114,19 @@ class RequestTunnels:
         self._outbound = outbound
         self._limits = limits
         self._authority = authority
+        self._slots = asyncio.Semaphore(MOST_TLS)
 
     async def serve(self, client: Stream, connection: OutboundConnection, first: bytes) -> None:
         """Serve a tunnel until it ends, after sending `first` to the client. Raises OSError."""
         client.commit()
         if first:
+            client.is_tunnelled = True
             await client.send(first)
         tunnel = RequestTunnel(client, self._outbound, self._limits, connection)
         try:
             await self._serve(tunnel)
         finally:
+            tunnel.hold(-tunnel.held)
             tunnel.abandon()
 
     async def _serve(self, tunnel: RequestTunnel) -> None:
@@ -122,8 +134,12 @@ class RequestTunnels:
         covered = self._outbound.covers_requests(connection.host, connection.port)
         opening, begins_request = await self._read_opening(tunnel, covered)
         if opening.is_tls and self._outbound.ends_tls(connection.host, connection.port):
-            await self._serve_tls(tunnel, opening)
-        elif not covered:
+            async with self._slots:
+                tunnel.hold(-tunnel.held)
+                await self._serve_tls(tunnel, opening)
+            return
+        tunnel.hold(-tunnel.held)
+        if not covered:
             tunnel.is_used = True
             await self._outbound.tunnels.run(client, connection, b"", self._outbound.inspect(connection))
         elif begins_request:
@@ -145,14 +161,12 @@ class RequestTunnels:
                     if not data:
                         break
                     seen += data
-                    client.share.held += len(data)
+                    tunnel.hold(len(data))
                     if client.share.held > self._limits.held_bytes:
                         raise ConnectionResetError("incomplete beginnings of the command's tunnels are too large")
                     opening = opening or reader.receive(data)
         except TimeoutError:
             pass  # what came until now decides
-        finally:
-            client.share.held -= len(seen)
         client.unread(seen)
         return opening or NOT_TLS, _METHOD.match(seen) is not None
 
@@ -171,11 +185,14 @@ class RequestTunnels:
             origin = await tunnel.open()
         except DialError as error:
             tunnel.fault = error
-        client.share.spend(HANDSHAKE)  # a certificate may be made
         try:
             async with asyncio.timeout(self._limits.head_s):
-                await client.start_tls(TlsChannel(authority.context_for(host), server_side=True))
-        except OSError as error:
+                await client.share.turn()
+                begun = time.perf_counter()
+                channel = TlsChannel(authority.context_for(host), server_side=True)
+                client.share.spend_since(begun)
+                await client.start_tls(channel)
+        except BaseException as error:
             if origin is not None:
                 self._outbound.release(origin.connection)
                 origin.close()

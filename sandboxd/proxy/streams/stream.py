@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+import time
 from functools import cache
 from typing import Final
 
@@ -18,8 +19,6 @@ from sandboxd.proxy.tls.channel import TlsChannel
 READ_SIZE: Final = 65536
 HEAD_READ_SIZE: Final = 8192
 """Read size for a head or greeting. Surplus bytes stay in memory while a request is served."""
-HANDSHAKE: Final = 1000
-"""Cost of a step of a TLS handshake, with a signature."""
 _KEEPALIVE: Final = tuple(
     (getattr(socket, name), value)
     for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 6))
@@ -91,6 +90,7 @@ class Stream:
         "_sent",
         "_skip",
         "_tls",
+        "is_tunnelled",
         "share",
         "socket",
     )
@@ -107,6 +107,8 @@ class Stream:
         self._kept = False
         self._tls: TlsChannel | None = None
         self._between = False
+        self.is_tunnelled = False
+        """Set for requests inside a tunnel, which another process could not tell from requests to the proxy."""
 
     async def receive(self, most: int = READ_SIZE) -> bytes:
         """Return the next bytes in the share's turn, b"" at the end. Raises OSError."""
@@ -143,11 +145,16 @@ class Stream:
     async def start_tls(self, channel: TlsChannel) -> None:
         """Shake hands; from then on the content is read and written. Raises OSError."""
         data = self.take_pending()
+        await self.share.turn()
         try:
-            while not channel.shake_hands(data):
+            while True:
+                begun = time.perf_counter()
+                is_done = channel.shake_hands(data)
+                self.share.spend_since(begun)
+                if is_done:
+                    break
                 await self._send_bytes(channel.take_output())
                 data = await self._from_socket(READ_SIZE)
-                self.share.spend(HANDSHAKE)
                 if not data:
                     raise ConnectionResetError("the peer closed the connection within the TLS handshake")
                 await self.share.turn()
@@ -218,7 +225,7 @@ class Stream:
     def begin(self) -> None:
         """Mark the start of a request, and record its input and output from now on."""
         self.commit()
-        self._read = None if self._tls is not None else bytearray()
+        self._read = bytearray()
         self._between = self._tls is not None
         self._sent = 0
 
@@ -231,7 +238,7 @@ class Stream:
 
     @property
     def is_resumable(self) -> bool:
-        return self._read is not None
+        return self._read is not None and self._tls is None and not self.is_tunnelled
 
     @property
     def is_between_requests(self) -> bool:

@@ -92,6 +92,11 @@ class Tunnels:
             if origin is None:  # otherwise its owner releases it
                 self._outbound.release(connection, *relay.moved)
 
+    @property
+    def unseen(self) -> set[OutboundConnection]:
+        """Return the connections whose bytes pass without a look at requests."""
+        return {connection for _, connection, origin in self._open.values() if origin is None}
+
     def __contains__(self, client: Stream) -> bool:
         return client in self._open
 
