@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from subprocess import PIPE
 
 import pytest
@@ -27,11 +28,6 @@ def works(installed: Installation) -> None:
     assert installed.run("stop").returncode == 0
 
 
-@pytest.mark.parametrize("by", INSTALLERS)
-def test_a_wheel_is_installed_and_runs_a_command(by: str, identity: Identity, wheelhouse: Wheelhouse) -> None:
-    works(wheelhouse.install(identity, by, wheelhouse.wheel("sandboxd")))
-
-
 @pytest.mark.parametrize("identity", identity_names()[-1:], indirect=True)
 @pytest.mark.parametrize("by", INSTALLERS)
 def test_a_checkout_is_installed_and_runs_a_command(by: str, identity: Identity, wheelhouse: Wheelhouse) -> None:
@@ -49,40 +45,41 @@ def test_the_lines_of_the_readme_do_what_they_say(identity: Identity, wheelhouse
             assert shell.played(block) == block
     finally:
         shell.close()
+    works(installed)
     (example,) = (text for language, text, _ in blocks if language == "python")
     done = installed.imports(example)
     assert done.returncode == 0 and done.stdout.startswith("0 hello\n1 touch: "), done
     assert installed.run("stop").returncode == 0
 
 
-@pytest.mark.parametrize("removed", ["sandboxd", "sandboxd-client"])
-def test_both_packages_stand_side_by_side(removed: str, identity: Identity, wheelhouse: Wheelhouse) -> None:
-    """Each may come and go, in any order, and the other one still works."""
+def test_both_packages_stand_side_by_side(identity: Identity, wheelhouse: Wheelhouse) -> None:
+    """Each may come and go, in any order, and the other one still works. The program uses the client it came with,
+    not one of another version in the same environment."""
     both = wheelhouse.install(identity, "pip", wheelhouse.wheel("sandboxd"))
     carried = both.imports(WHICH_CLIENT).stdout
     venv = str(both.program.parent.parent)
-    for words in (("install", "sandboxd-client"), ("check",), ("uninstall", "-y", removed), ("check",)):
+
+    def pip(*words: str) -> None:
         done = wheelhouse.installer(identity, "pip", "--python", venv, *words)
         assert done.returncode == 0, done
-    alone = both.imports(WHICH_CLIENT).stdout
-    if removed == "sandboxd":
-        assert alone.endswith("site-packages/sandboxd_client/__init__.py\n") and alone != carried
-        assert not both.program.exists()
-    else:
-        assert alone == carried
-        works(both)
 
-
-def test_the_program_uses_the_client_it_came_with(identity: Identity, wheelhouse: Wheelhouse) -> None:
-    """Not a `sandboxd-client` of another version in the same environment."""
-    both = wheelhouse.install(identity, "pip", wheelhouse.wheel("sandboxd"))
-    venv = str(both.program.parent.parent)
-    assert wheelhouse.installer(identity, "pip", "--python", venv, "install", "sandboxd-client").returncode == 0
-    other = both.imports(WHICH_CLIENT).stdout.strip()
-    assert "vendor" not in other
-    identity.run(["sh", "-c", f"echo 'raise ImportError' >{other}"], check=True)
+    pip("install", "sandboxd-client")
+    pip("check")
+    alone = both.imports(WHICH_CLIENT).stdout.strip()
+    assert alone.endswith("site-packages/sandboxd_client/__init__.py") and "vendor" not in alone
+    text = Path(alone).read_text()
+    identity.write(Path(alone), "raise ImportError\n")
     assert both.run("run", "--", "true").returncode == 0
-    assert both.run("stop").returncode == 0
+    identity.write(Path(alone), text)
+    pip("uninstall", "-y", "sandboxd-client")
+    pip("check")
+    assert both.imports(WHICH_CLIENT).stdout == carried != f"{alone}\n"
+    works(both)
+    pip("install", "sandboxd-client")
+    pip("uninstall", "-y", "sandboxd")
+    pip("check")
+    assert both.imports(WHICH_CLIENT).stdout == f"{alone}\n"
+    assert not both.program.exists()
 
 
 def test_restart_goes_on_in_the_program_that_asks(identity: Identity, wheelhouse: Wheelhouse) -> None:
@@ -135,8 +132,11 @@ def plant(identity: Identity) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("by", ["pip", "uv"])  # pipx makes the layout of pip in another place
-def test_nothing_planted_in_a_project_is_run(by: str, identity: Identity, wheelhouse: Wheelhouse) -> None:
+def test_a_wheel_works_and_runs_nothing_planted_in_a_project(
+    by: str, identity: Identity, wheelhouse: Wheelhouse
+) -> None:
     installed = wheelhouse.install(identity, by, wheelhouse.wheel("sandboxd"))
+    works(installed)
     env = installed.environment(**plant(identity))
     env["PATH"] = f".venv/bin:{identity.workspace}/.venv/bin:{identity.workspace}/node_modules/.bin:{env['PATH']}"
     for words in ("run -- true", "status", "check", "explain path .", "trust --list", "service status", "logs",
