@@ -1,5 +1,5 @@
 """One command that floods the daemon, without any permission, keeps no other from running and the daemon not from
-ending; nor does a client of it."""
+ending; nor does a client of it. What it costs does not depend on the identity, so each is tried as one of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from bench.flooding import ATTACKS, CLIENTS, COMPANIONS, CONTROL, options, settings
 from support.daemons import DaemonProcess, StartDaemon
 from support.ports import free_port
+from support.users import identity_names
 from support.waiting import wait_until
 
 FLOODING = Path(__file__).parents[2] / "bench" / "flooding"
@@ -109,7 +111,14 @@ def test_every_flood_is_tried() -> None:
     assert tried == {*ATTACKS, *CLIENTS} - {CONTROL, "output", *COMPANIONS.values()}
 
 
-@pytest.mark.parametrize("attacks", [*ALONE, *TOGETHER], ids=lambda attacks: attacks[0])
+@pytest.mark.parametrize(
+    "identity, attacks",
+    [
+        pytest.param(identity, attacks, id=f"{attacks[0]}-{identity}")
+        for attacks, identity in zip([*ALONE, *TOGETHER], cycle(identity_names()))
+    ],
+    indirect=["identity"],
+)
 def test_others_run_and_the_daemon_ends(
     start_daemon: StartDaemon, manager: ServiceManager, attacks: tuple[str, ...]
 ) -> None:
