@@ -44,16 +44,13 @@ def inside(daemon: DaemonProcess, *argv: str, **keywords: Any) -> str:
     ],
     ids=["default", "all sockets", "listed"],
 )
-@pytest.mark.parametrize("name", ["sandboxd.sock", "bridge.sock"])
-def test_its_sockets_cannot_be_reached(
-    start_daemon: Any, identity: Identity, settings: dict[str, Any], name: str
-) -> None:
+def test_its_sockets_cannot_be_reached(start_daemon: Any, identity: Identity, settings: dict[str, Any]) -> None:
     daemon = start_daemon(settings=json.loads(json.dumps(settings).replace("{runtime}", str(identity.runtime))))
-    path = str(daemon.socket.with_name(name))
-    assert "reached" in identity.run(["/usr/bin/python3", "-c", CONNECT, path]).stdout
-    said = inside(daemon, "/usr/bin/python3", "-c", CONNECT, path)
-    assert "reached" not in said
-    assert "Error" in said
+    for name in ("sandboxd.sock", "bridge.sock"):
+        path = str(daemon.socket.with_name(name))
+        assert "reached" in identity.run(["/usr/bin/python3", "-c", CONNECT, path]).stdout, name
+        said = inside(daemon, "/usr/bin/python3", "-c", CONNECT, path)
+        assert "reached" not in said and "Error" in said, name
 
 
 def test_its_files_can_be_neither_seen_nor_written(start_daemon: Any, identity: Identity) -> None:

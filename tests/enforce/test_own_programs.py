@@ -66,8 +66,12 @@ PLANTED = "open({mark!r}, 'a').write(__name__ + chr(10))"
 @pytest.mark.parametrize(
     "variables",
     [
-        {"PYTHONPATH": "."},
-        {"PYTHONUSERBASE": "{work}/user", "PYTHONSTARTUP": "{work}/sitecustomize.py", "PYTHONINSPECT": "1"},
+        {
+            "PYTHONPATH": ".",
+            "PYTHONUSERBASE": "{work}/user",
+            "PYTHONSTARTUP": "{work}/sitecustomize.py",
+            "PYTHONINSPECT": "1",
+        },
         {"PYTHONWARNINGS": "error::evil.Evil", "PYTHONPATH": "{work}", "PYTHONPYCACHEPREFIX": "{work}/cache"},
         {"PYTHONEXECUTABLE": "{work}/user/bin/python3"},  # the one that Python obeys with -I too
     ],
