@@ -3,7 +3,8 @@
 The helper tells of each name that makes a repository, with the inode of a new directory `.git`. Once the repository
 clean-up has searched it, it is protected no more than while its maker ran: it can be removed, and is searched again
 afterwards. That ends when something changes in it while no command runs, since a program of the user works with it
-then. A repository that was moved, has worktrees or is older than the daemon stays protected."""
+then. A repository that was moved, has worktrees or is older than the daemon stays protected. So does one within no
+repository of the user: it may be cloned to be worked with, while a server that was started before goes on running."""
 
 from __future__ import annotations
 
@@ -24,6 +25,8 @@ MOST_TOLD = 4_000
 _TOUCHED = ("", "HEAD", "config", "hooks", "index", "logs/HEAD")
 """Below `.git`: what changes when a program works with a repository."""
 _INODE = 0xFFFFFFFF
+MOST_KNOWN = 20_000
+"""Names `.git` of all commands. Beyond, none counts as the user's."""
 
 
 class MadeRepositories:
@@ -34,15 +37,19 @@ class MadeRepositories:
         self._told: dict[str, dict[str, int]] = {}
         """By launch: the inode of each new directory, else 0, by path."""
         self._searched: dict[str, int] = {}
+        self._known: set[str] = set()
+        """Each `.git` that a command has made, of whatever kind."""
         self._lock = threading.Lock()
         self.version = 0
         """A number that changes with each addition."""
 
     def made(self, launch_id: str, path: str, inode: int) -> None:
         """Record a new name of a running command."""
-        told = self._told.setdefault(launch_id, {})
+        told, path = self._told.setdefault(launch_id, {}), path.rstrip("/")
         if len(told) < MOST_TOLD:
-            told[path.rstrip("/")] = inode
+            told[path] = inode
+        if os.path.basename(path) == ".git" and len(self._known) <= MOST_KNOWN:
+            self._known.add(path)
 
     def told(self) -> tuple[str, ...]:
         """Return the names that commands have made which run, or are being cleaned up after."""
@@ -77,7 +84,7 @@ class MadeRepositories:
             state = os.lstat(git_dir)
         except OSError:
             return False
-        if not stat.S_ISDIR(state.st_mode) or state.st_ino & _INODE != inode:
+        if not stat.S_ISDIR(state.st_mode) or state.st_ino & _INODE != inode or not self._is_within_another(git_dir):
             return False
         if any(os.path.lexists(os.path.join(git_dir, name)) for name in ("worktrees", "commondir")):
             return False
@@ -90,6 +97,16 @@ class MadeRepositories:
             if self._busy.was_quiet(moment, path):
                 return False
         return True
+
+    def _is_within_another(self, git_dir: str) -> bool:
+        """Return whether the working tree lies in that of a repository that no command has made."""
+        above = os.path.dirname(os.path.dirname(git_dir))
+        while above != "/" and len(self._known) <= MOST_KNOWN:
+            outer = os.path.join(above, ".git")
+            if outer not in self._known and os.path.exists(os.path.join(outer, "HEAD")):
+                return True
+            above = os.path.dirname(above)
+        return False
 
     def around(self, directory: str, root: str, notable: Mapping[str, ScanRecord]) -> str:
         """Return the removable `.git` that a directory below `root` belongs to, or "".

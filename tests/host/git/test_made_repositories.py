@@ -36,6 +36,8 @@ CHANGES: dict[str, tuple[Callable[[Path], object], bool]] = {
 
 @pytest.fixture
 def busy(tmp_path: Path) -> BusyPlaces:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git/HEAD").write_text("ref: refs/heads/main\n")
     found = BusyPlaces()
     found.begin("launch", Territory((str(tmp_path),), since=time.time_ns() - 10**9))
     return found
@@ -58,6 +60,18 @@ def test_what_ends_it(busy: BusyPlaces, tmp_path: Path, change: str) -> None:
     do, expected = CHANGES[change]
     do(tmp_path / "a" / ".git")
     assert made.can_be_removed(str(tmp_path / "a" / ".git")) is expected
+
+
+@pytest.mark.parametrize("outer", ["none", "a command's"])
+def test_one_within_no_repository_of_the_user_is_protected(busy: BusyPlaces, tmp_path: Path, outer: str) -> None:
+    made = searched(busy, tmp_path / "a/b" / ".git")
+    assert made.can_be_removed(str(tmp_path / "a/b/.git"))
+    (tmp_path / ".git/HEAD").unlink()
+    if outer != "none":
+        made.made("other", str(tmp_path / "a/.git"), 0)
+        (tmp_path / "a/.git").mkdir()
+        (tmp_path / "a/.git/HEAD").write_text("")
+    assert not made.can_be_removed(str(tmp_path / "a/b/.git"))
 
 
 def test_without_a_search_it_stays_protected(busy: BusyPlaces, tmp_path: Path) -> None:
