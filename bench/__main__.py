@@ -39,6 +39,7 @@ MEASURES: tuple[tuple[str, str, bool], ...] = (
     ("bench.network", "connect_cost", False),
     ("bench.network", "closed_by_origin", False),
     ("bench.network", "under_load", False),
+    ("bench.tls", "ended_tls", False),
     ("bench.questions", "gate_decision", False),
     ("bench.questions", "question_to_connection", True),
     ("bench.through", "through_a_sandbox", True),

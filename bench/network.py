@@ -42,17 +42,17 @@ class Stand:
     pid: int
 
     def direct(self) -> socket.socket:
-        return _tuned(socket.create_connection(("127.0.0.1", self.origin)))
+        return tuned(socket.create_connection(("127.0.0.1", self.origin)))
 
     def through_connect(self) -> socket.socket:
-        sock = _tuned(socket.create_connection(("127.0.0.1", self.http)))
+        sock = tuned(socket.create_connection(("127.0.0.1", self.http)))
         sock.sendall(b"CONNECT %b:%d HTTP/1.1\r\nHost: %b\r\n\r\n" % (NAME.encode(), self.origin, NAME.encode()))
         answer = sock.recv(4096)
         assert answer.startswith(b"HTTP/1.1 200 ") and answer.endswith(b"\r\n\r\n"), answer
         return sock
 
     def through_socks(self) -> socket.socket:
-        sock = _tuned(socket.create_connection(("127.0.0.1", self.socks)))
+        sock = tuned(socket.create_connection(("127.0.0.1", self.socks)))
         name = NAME.encode()
         sock.sendall(b"\x05\x01\x00\x05\x01\x00\x03" + bytes([len(name)]) + name + self.origin.to_bytes(2, "big"))
         answer = b""
@@ -194,7 +194,7 @@ def _wrong_with_pauses(sock: socket.socket, size: int) -> int:
 
 
 def _short_request(stand: Stand) -> bool:
-    with _tuned(socket.create_connection(("127.0.0.1", stand.http))) as sock:
+    with tuned(socket.create_connection(("127.0.0.1", stand.http))) as sock:
         sock.sendall(b"GET http://%b:%d/ HTTP/1.1\r\nConnection: close\r\n\r\n" % (NAME.encode(), stand.origin))
         return _read_all(sock).endswith(b"\r\n\r\n!")
 
@@ -235,7 +235,7 @@ def _pattern(size: int) -> bytes:
     return (bytes(range(256)) * (size // 256 + 1))[:size]
 
 
-def _tuned(sock: socket.socket) -> socket.socket:
+def tuned(sock: socket.socket) -> socket.socket:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.settimeout(60)
     return sock
@@ -247,31 +247,31 @@ def _tuned(sock: socket.socket) -> socket.socket:
 @contextmanager
 def _stand() -> Iterator[Stand]:
     with contextlib.ExitStack() as stack:
-        [origin], _ = stack.enter_context(_child("origin"))
-        (http, socks), pid = stack.enter_context(_child("proxy"))
+        [origin], _ = stack.enter_context(child("bench.network", "origin"))
+        (http, socks), pid = stack.enter_context(child("bench.network", "proxy"))
         yield Stand(origin, http, socks, pid)
 
 
 @contextmanager
-def _child(role: str) -> Iterator[tuple[list[int], int]]:
-    """Runs this module as `role`; gives the ports it printed and its process id."""
+def child(module: str, *arguments: str) -> Iterator[tuple[list[int], int]]:
+    """Run a module with arguments; give the ports it printed and its process id."""
     path = os.pathsep.join((str(ROOT), str(ROOT / "client")))
     environment = {**os.environ, "PYTHONPATH": path}
-    child = subprocess.Popen(
-        [sys.executable, "-m", "bench.network", role],
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert child.stdout is not None and child.stdin is not None
+    assert process.stdout is not None and process.stdin is not None
     try:
-        yield [int(word) for word in child.stdout.readline().split()], child.pid
+        yield [int(word) for word in process.stdout.readline().split()], process.pid
     finally:
-        child.stdin.close()  # its sign to end
-        child.wait(20)
-        child.stdout.close()
+        process.stdin.close()  # its sign to end
+        process.wait(20)
+        process.stdout.close()
 
 
 def _listener() -> socket.socket:
@@ -289,7 +289,7 @@ def _run_origin() -> None:
 def _accept(listener: socket.socket) -> None:
     while True:
         sock, _ = listener.accept()
-        threading.Thread(target=_answer, args=(_tuned(sock),), daemon=True).start()
+        threading.Thread(target=_answer, args=(tuned(sock),), daemon=True).start()
 
 
 def _answer(sock: socket.socket) -> None:

@@ -22,6 +22,7 @@ def request(method: str, number: int = 1, **params: object) -> bytes:
 
 def sent(data: bytes, threads: int, *, reads: bool = True) -> None:
     """Again and again on a connection."""
+
     def work() -> None:
         with daemon() as sock:
             if reads:

@@ -165,6 +165,7 @@ def protected_names() -> None:
 @attack
 def watched_directories() -> None:
     """Where the daemon waits for settings files."""
+
     def work() -> None:
         os.makedirs(".claude", exist_ok=True)
         for name in (f".claude/{random.getrandbits(30)}", f"{random.getrandbits(30)}"):
@@ -187,6 +188,7 @@ def forks() -> None:
 @attack
 def output() -> None:
     """The client's, not the daemon's."""
+
     def work() -> None:
         os.write(1, b"x" * 65536)
 
@@ -196,6 +198,7 @@ def output() -> None:
 @attack
 def questions() -> None:
     """Hosts on no list, while a client is there that may allow them."""
+
     def work() -> None:
         name = f"n{random.getrandbits(60)}.test"
         with proxy() as sock:

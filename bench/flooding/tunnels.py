@@ -59,6 +59,7 @@ def half_open_tunnels() -> None:
 @attack
 def unread_tunnels() -> None:
     """Full in both directions, so that each holds as many bytes as it may."""
+
     def answer(sock: socket.socket) -> None:
         _fill(sock)
         time.sleep(3600)

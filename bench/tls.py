@@ -1,0 +1,216 @@
+"""What it costs that TLS ends in the proxy, beside TLS from end to end through the same libraries.
+
+Three processes as in `bench.network`: this one is the client, one the origin, one the proxy. All use Python's ssl.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.network import BUFFER, MEGABYTE, NAME, child, tuned
+from bench.private_daemon import Bench
+from bench.rows import Row
+from bench.timing import in_turns, median, ms
+
+CONNECTIONS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TlsStand:
+    """Ports of origin and proxy, the proxy's process, and what the client trusts with each."""
+
+    origin: int
+    http: int
+    pid: int
+    directory: Path
+
+    def direct(self) -> ssl.SSLSocket:
+        sock = tuned(socket.create_connection(("127.0.0.1", self.origin)))
+        return self._context("origin").wrap_socket(sock, server_hostname=NAME)
+
+    def through(self) -> ssl.SSLSocket:
+        sock = tuned(socket.create_connection(("127.0.0.1", self.http)))
+        sock.sendall(b"CONNECT %b:%d HTTP/1.1\r\n\r\n" % (NAME.encode(), self.origin))
+        assert sock.recv(4096).startswith(b"HTTP/1.1 200 ")
+        return self._context("proxy").wrap_socket(sock, server_hostname=NAME)
+
+    def _context(self, authority: str) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.directory / f"{authority}.pem"))
+
+    def request(self, sock: ssl.SSLSocket, size: int, body: int = 0) -> None:
+        """Get `size` bytes, after sending `body`."""
+        head = f"POST /{size} HTTP/1.1\r\nHost: {NAME}:{self.origin}\r\nContent-Length: {body}\r\n\r\n"
+        sock.sendall(head.encode())
+        piece = b"u" * BUFFER
+        for _ in range(body // BUFFER):
+            sock.sendall(piece)
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += sock.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 200 "), answer
+        left = size - len(answer.partition(b"\r\n\r\n")[2])
+        buffer = bytearray(BUFFER)
+        while left > 0:
+            left -= sock.recv_into(buffer)
+
+
+def ended_tls(bench: Bench | None, quick: bool) -> Iterator[Row]:
+    """Throughput, time to the first byte, processor time and memory, with TLS that ends in the proxy."""
+    size = (64 if quick else 512) * MEGABYTE
+    with _stand() as stand:
+        for word, amounts in (("down", (size, 0)), ("up", (1, size))):
+            before = _cpu_s(stand.pid)
+            rounds = 3 if quick else 7
+            taken = in_turns(
+                {
+                    "ended": lambda a=amounts: _once(stand, stand.through(), *a),  # type: ignore[misc]
+                    "direct": lambda a=amounts: _once(stand, stand.direct(), *a),  # type: ignore[misc]
+                },
+                rounds,
+                warm_up=1,
+            )
+            ended, direct = size / median(taken["ended"]), size / median(taken["direct"])
+            cpu = (_cpu_s(stand.pid) - before) / ((rounds + 1) * size / 1e9)
+            detail = {
+                "ended": f"{ended / 1e9:.2f} GB/s",
+                "direct": f"{direct / 1e9:.2f} GB/s",
+                "cpu": f"{cpu:.2f} s/GB",
+            }
+            yield Row(
+                f"TLS that ends in the proxy, throughput {word} ÷ direct TLS", ended / direct, "", "≥ 0.4", detail
+            )
+        taken = in_turns(
+            {
+                "ended": lambda: _once(stand, stand.through(), 1),
+                "direct": lambda: _once(stand, stand.direct(), 1),
+            },
+            50 if quick else 300,
+            warm_up=5,
+        )
+        ours, direct = median(taken["ended"]), median(taken["direct"])
+        detail = {"ours": ms(ours), "direct": ms(direct)}
+        yield Row("TLS that ends in the proxy, first byte ÷ direct TLS", ours / direct, "", "≤ 2", detail)
+        open_ones = [stand.through() for _ in range(CONNECTIONS)]
+        for sock in open_ones:
+            stand.request(sock, 1)
+        yield Row(f"{CONNECTIONS:,} connections whose TLS ends: memory", _memory_mb(stand.pid), "MB", "≤ 150")
+        for sock in open_ones:
+            sock.close()
+
+
+def _once(stand: TlsStand, sock: ssl.SSLSocket, size: int, body: int = 0) -> None:
+    with sock:
+        stand.request(sock, size, body)
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _memory_mb(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS:"))
+
+
+@contextmanager
+def _stand() -> Iterator[TlsStand]:
+    with contextlib.ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="sandboxd-bench-", dir="/var/tmp"))
+        [origin], _ = stack.enter_context(child("bench.tls", "origin", directory))
+        [http], pid = stack.enter_context(child("bench.tls", "proxy", directory))
+        yield TlsStand(origin, http, pid, Path(directory))
+
+
+# the other two processes
+
+
+def _run_origin(directory: str) -> None:
+    from sandboxd.policy.hosts.host_patterns import HostPattern, parse_host
+    from sandboxd.proxy.tls.authority import Authority
+
+    authority = Authority([HostPattern.parse(NAME)])
+    Path(directory, "origin.pem").write_text(authority.certificate)
+    context = authority.context_for(parse_host(NAME))
+    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    print(listener.getsockname()[1], flush=True)
+
+    def accept() -> None:
+        while True:
+            sock, _ = listener.accept()
+            threading.Thread(target=_answer, args=(context, tuned(sock)), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    sys.stdin.read()
+
+
+def _answer(context: ssl.SSLContext, plain: socket.socket) -> None:
+    with contextlib.suppress(OSError), context.wrap_socket(plain, server_side=True) as sock:
+        data = b""
+        while True:
+            while b"\r\n\r\n" not in data:
+                piece = sock.recv(BUFFER)
+                if not piece:
+                    return
+                data += piece
+            head, _, data = data.partition(b"\r\n\r\n")
+            size = int(head.split(b" ")[1][1:])
+            left = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0] or b"0") - len(data)
+            buffer = bytearray(BUFFER)
+            while left > 0:
+                left -= sock.recv_into(buffer)
+            data = b""
+            sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+            piece = b"d" * BUFFER
+            while size > 0:
+                sock.sendall(piece[:size])
+                size -= len(piece)
+
+
+async def _run_proxy(directory: Path) -> None:
+    from sandboxd.policy.hosts.host_patterns import HostPattern
+    from sandboxd.policy.model import HostRule, NetworkPolicy
+    from sandboxd.proxy.dial import Dialer, PinnedResolver, SystemResolver
+    from sandboxd.proxy.gate import Gate
+    from sandboxd.proxy.limits import ProxyLimits
+    from sandboxd.proxy.server import ProxyServer
+    from sandboxd.proxy.tls.authority import Authority
+    from sandboxd.settings.origins import BUILT_IN
+
+    os.environ["SSL_CERT_FILE"] = str(directory / "origin.pem")
+    authority = Authority([HostPattern.parse(NAME)])
+    await asyncio.to_thread((directory / "proxy.pem").write_text, authority.certificate)
+    rules = (HostRule(HostPattern.parse(NAME), BUILT_IN),)
+    network = NetworkPolicy(allowed=rules, tls_terminate=rules)
+    resolver = PinnedResolver({NAME: ("127.0.0.1",)}, SystemResolver())
+    limits = ProxyLimits(connections=2 * CONNECTIONS)
+    gate = Gate(lambda: network, None, resolver, resolver.pins)
+    server = ProxyServer(
+        gate, Dialer(limits=limits), lambda event: None, "bench", limits=limits, authority=lambda: authority
+    )
+    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    server.serve(listener, None)
+    print(listener.getsockname()[1], flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await server.aclose()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["origin"]:
+        _run_origin(sys.argv[2])
+    elif sys.argv[1:2] == ["proxy"]:
+        asyncio.run(_run_proxy(Path(sys.argv[2])))
+    else:
+        for row in ended_tls(None, quick="--quick" in sys.argv):
+            print(row)
