@@ -230,6 +230,9 @@ static long join(const struct seccomp_notif *asked, const struct spot *at, long 
     if (at->relation) {
         return refusal(at);
     }
+    if (flags & ~(uint64_t)(AT_SYMLINK_FOLLOW | AT_EMPTY_PATH)) {
+        return GOES_ON; /* to EINVAL */
+    }
     uint64_t magic = as_callers(asked->pid, path[0]);
     int itself = !*path[0];
     long file = itself ? from : look(from, path[0], flags & AT_SYMLINK_FOLLOW ? 0 : O_NOFOLLOW, magic), error = GOES_ON;
