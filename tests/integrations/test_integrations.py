@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from support.daemons import DaemonProcess
+from support.daemons import DaemonProcess, StartDaemon
+from support.messages_api import Model, served
 from support.users import CHECKOUT
 
 ENVIRONMENTS = Path(os.environ["SANDBOXD_INTEGRATIONS"])
@@ -20,19 +22,48 @@ SCRIPTS = {
     "with_openai_agents": "frameworks",
     "with_pydantic_ai": "frameworks",
     "with_smolagents": "frameworks",
+    "with_crewai": "crewai",
 }
+
+
+def ran(script: str, daemon: DaemonProcess, environment: str, *arguments: str, **variables: str) -> str:
+    python = ENVIRONMENTS / environment / "bin" / "python"
+    path = ":".join(map(str, (CHECKOUT / "client", CHECKOUT / "tests", CHECKOUT)))
+    done = daemon.identity.run(
+        [str(python), str(HERE / f"{script}.py"), *arguments],
+        env=daemon.environment(PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1", **variables),
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_framework_runs_its_commands_inside(script: str, daemon: DaemonProcess) -> None:
-    python = ENVIRONMENTS / SCRIPTS[script] / "bin" / "python"
-    path = ":".join(map(str, (CHECKOUT / "client", CHECKOUT / "tests", CHECKOUT)))
-    done = daemon.identity.run(
-        [str(python), str(HERE / f"{script}.py")],
-        env=daemon.environment(PYTHONPATH=path, SECRET_API_KEY="of-the-agent", PYTHONDONTWRITEBYTECODE="1"),
-        timeout=180,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    ran(script, daemon, SCRIPTS[script], SECRET_API_KEY="of-the-agent")
+
+
+def test_claude_code_of_the_sdk_runs_bash_inside(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(settings={"sandbox": {"excludedCommands": ["id"]}, "permissions": {"deny": ["Bash(nl:*)"]}})
+    outside = daemon.identity.home / "outside"
+    commands: list[dict[str, Any]] = [
+        {"command": "echo \"it's $SANDBOX_RUNTIME\" >/tmp/kept; touch here; cat <<'END'\n$HOME `x` é\nEND"},
+        {"command": "cat /tmp/kept"},
+        {"command": f"touch {outside}"},
+        {"command": "nl here"},
+        {"command": f"touch {outside}", "dangerouslyDisableSandbox": True},
+    ]
+    model = Model([{"description": "d", **one} for one in commands])
+    with served(model) as address:
+        variables = {"ANTHROPIC_API_KEY": "sk-ant-x", "ANTHROPIC_BASE_URL": address}
+        variables |= {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1"}
+        said = ran("with_claude_agent", daemon, "frameworks", **variables)
+    first, second, blocked, denied, asked = model.results
+    assert "$HOME `x` \\u00e9" in first and (daemon.identity.workspace / "here").exists()
+    assert "it's 1" in second, "the commands of one agent share /tmp"
+    assert "<sandbox_violations>" in blocked and str(outside) in blocked
+    assert "denied by Bash(nl:*)" in denied
+    assert "touch" in said and "the user has not allowed it" in asked and not outside.exists(), said
 
 
 def test_every_example_is_short_and_run() -> None:
