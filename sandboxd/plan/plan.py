@@ -50,7 +50,8 @@ class Supervision:
 
     `writes`, `reads`: those that mounts refuse are reported. `connects`: the gate decides on each TCP connection first,
     so that connect(2) succeeds only when the far end has answered. `removals`: removing a placeholder does nothing.
-    `guard`: names are made by the helper, and some not at all."""
+    `guard`: names are made by the helper, and some not at all. `refuses_owners`: chown of root to an id that does not
+    exist inside fails, instead of succeeding without effect."""
 
     writes: bool = False
     reads: bool = False
@@ -58,6 +59,7 @@ class Supervision:
     unix_sockets: UnixSockets = UnixSockets.NONE
     removals: bool = False
     guard: bool = False
+    refuses_owners: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +219,7 @@ def supervise(policy: Policy, place: Place, keeps_absent: bool = False, *, guard
         unix_sockets=UnixSockets.ALL if policy.network.allow_all_unix_sockets else UnixSockets.LISTED,
         removals=keeps_absent,
         guard=guard,
+        refuses_owners=policy.files.owners == "refuse",
     )
 
 

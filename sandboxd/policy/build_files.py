@@ -64,6 +64,7 @@ class FileBuilder:
             protected_search_depth=self._reader.value("sandbox.mandatoryDenySearchDepth"),
             tmp=self._reader.value(_F + "tmp"),
             home=self._reader.value(_F + "home"),
+            owners=self._reader.value(_F + "owners"),
             tmp_size=self._reader.value("sandbox.limits.tmp"),
             settings_files=self._reader.settings.files,
         )

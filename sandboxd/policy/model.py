@@ -69,6 +69,8 @@ class FilePolicy:
     """The state of `/tmp`: `overlay`, `private`, or `host`."""
     home: str = "host"
     """The state of the home directory: `host`, or `overlay`."""
+    owners: str = "pretend"
+    """The result of chown of root to an id that does not exist inside: `pretend` (success) or `refuse`."""
     tmp_size: int | None = None
     """Bytes that a session may keep in `/tmp`, which is then in memory."""
 

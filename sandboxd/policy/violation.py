@@ -23,6 +23,8 @@ class ViolationKind(StrEnum):
 
 SET_USER_ID = "set-user-id"
 """The operation of a change of mode that was made without this bit."""
+FOREIGN_OWNER = "foreign-owner"
+"""The operation of a change of owner that root was told has succeeded."""
 
 
 class ViolationSource(StrEnum):

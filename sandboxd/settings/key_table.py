@@ -120,6 +120,7 @@ TABLE: dict[str, KeyRow] = {
         KeyRow(_F + "allowRead", _U, _OPENS, ()),
         KeyRow(_F + "tmp", _R, _CLOSES, "overlay", order=("host", "overlay", "private")),
         KeyRow(_F + "home", _R, _CLOSES, "host", order=("overlay", "host")),
+        KeyRow(_F + "owners", _R, _CLOSES, "pretend", order=("pretend", "refuse")),
         KeyRow(_F + "allowGitConfig", _R, _OPENS, False),
         KeyRow(_F + "allowManagedReadPathsOnly", _R, _CLOSES, False, MANAGED_ONLY),
         KeyRow("sandbox.credentials.files", _U, _CLOSES, ()),

@@ -141,6 +141,9 @@ class Filesystem(Section):
     home: Literal["host", "overlay"] | None = Field(
         None, description="Linux: with overlay, changes in the home directory are the session's and vanish with it"
     )
+    owners: Literal["pretend", "refuse"] | None = Field(
+        None, description="Linux: chown of root to another user succeeds without effect, or is refused"
+    )
     allowGitConfig: bool | None = Field(None, description="Allow writing .git/config (hooks stay closed)")
     allowManagedReadPathsOnly: bool | None = Field(
         None, description="Managed settings only: ignore allowRead from everywhere else"

@@ -121,7 +121,7 @@ def test_a_fork_bomb_is_bounded(start_daemon: StartDaemon) -> None:
     if not bounded:
         many = "import subprocess, time; p = [subprocess.Popen(['sleep', '60']) for _ in range(80)]; time.sleep(60)"
         done = daemon.run("run", "python3", "-I", "-S", "-c", many)
-        assert done.returncode == 137 and 'the limit was met: processes 64' in done.stderr, done.stderr
+        assert done.returncode == 137 and "the limit was met: processes 64" in done.stderr, done.stderr
         assert daemon.run("run", "python3", "-I", "-S", "-c", FORKS).returncode == 0
         return
     command = daemon.popen("run", "--", "python3", "-I", "-S", "-c", BOMB, stderr=subprocess.DEVNULL)

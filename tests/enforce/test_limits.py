@@ -36,7 +36,7 @@ def daemon(share_daemon: StartDaemon) -> DaemonProcess:
 def test_a_command_out_of_memory_is_ended_and_told(daemon: DaemonProcess, children: int) -> None:
     done = daemon.run("run", "--memory", "100M", *eat(children, 160 // children, 60))
     assert done.returncode == 137
-    assert 'sandboxd: the limit was met: memory 100M' in done.stderr
+    assert "sandboxd: the limit was met: memory 100M" in done.stderr
     assert "hint: sandboxd run --memory 200M -- …" in done.stderr
     done = daemon.run("run", "--memory", "200M", *eat(children, 160 // children, 0.5))
     assert (done.returncode, done.stderr) == (0, "")
@@ -50,7 +50,7 @@ def test_no_process_allocates_beyond_the_limit_at_once(daemon: DaemonProcess) ->
 def test_a_command_that_runs_too_long_is_ended_and_told(daemon: DaemonProcess) -> None:
     done = daemon.run("run", "--timeout", "0.5s", "sh", "-c", "echo begun; sleep 60")
     assert (done.returncode, done.stdout) == (143, "begun\n")
-    assert 'sandboxd: the limit was met: time 0.5s' in done.stderr
+    assert "sandboxd: the limit was met: time 0.5s" in done.stderr
     assert "hint: sandboxd run --timeout 1s -- …" in done.stderr
     assert daemon.run("run", "--timeout", "1h", "sleep", "0.1").stderr == ""
 

@@ -273,7 +273,7 @@ def test_what_a_session_keeps_in_memory_is_limited(start_daemon: StartDaemon, ow
     write = "head -c {}M /dev/zero > {}/big && ls {}"
     done = daemon.run("run", "-c", write.format(30, place, place))
     assert done.returncode == 1 and "No space left" in done.stderr
-    assert 'the limit was met: tmp 20M' in done.stderr and "sandbox.limits.tmp 40M" in done.stderr
+    assert "the limit was met: tmp 20M" in done.stderr and "sandbox.limits.tmp 40M" in done.stderr
     for where in (str(place), "$TMPDIR"):
         assert daemon.run("run", "-c", write.format(10, where, place)).returncode == 0
     assert daemon.run("run", "-c", write.format(30, "$TMPDIR", place)).returncode == 1

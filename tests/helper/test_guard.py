@@ -194,7 +194,6 @@ def test_each_name_that_makes_a_repository_is_told(launch: Launcher) -> None:
     assert not any(names[name] for name in others)
 
 
-
 MASKS = """
 import json, os, stat, threading
 seen = []

@@ -140,6 +140,7 @@ OBSERVED: dict[str, tuple[Any, Any]] = {
     "sandbox.limits.cpu": (1.5, lambda p: p.limits.cpu == 1.5),
     "sandbox.filesystem.tmp": ("host", lambda p: p.files.tmp == "host" and p.files.allow_write[0].path == "/tmp"),
     "sandbox.filesystem.home": ("overlay", lambda p: p.files.home == "overlay"),
+    "sandbox.filesystem.owners": ("refuse", lambda p: p.files.owners == "refuse"),
     "sandbox.limits.tmp": ("16M", lambda p: p.files.tmp_size == 1 << 24),
     "sandbox.limits.time": ("1h30m", lambda p: p.limits.time_s == 5400.0),
     "sandbox.reportViolations": ("all", lambda p: p.report_violations == "all"),

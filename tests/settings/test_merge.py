@@ -35,6 +35,7 @@ SCALARS: dict[str, tuple[Any, Any]] = {
     "sandbox.filesystem.allowGitConfig": (True, False),
     "sandbox.filesystem.tmp": ("host", "private"),
     "sandbox.filesystem.home": ("overlay", "host"),
+    "sandbox.filesystem.owners": ("pretend", "refuse"),
     "sandbox.enableWeakerNestedSandbox": (True, False),
     "sandbox.enableWeakerNetworkIsolation": (True, False),
     "sandbox.allowAppleEvents": (True, False),
@@ -542,7 +543,7 @@ def test_overrides_never_widen_anything(layers: list[Layer], written: list[tuple
 def assert_no_wider(narrow: Settings, wide: Settings) -> None:
     """By the literal tables above, key by key."""
     after, before = narrow.effective(), wide.effective()
-    words = ["off", "ask", "log", "writes", "deny", "enforce", "all", "host", "overlay", "private"]
+    words = ["off", "ask", "log", "writes", "deny", "enforce", "all", "host", "overlay", "private", "pretend", "refuse"]
 
     def number(found: Any) -> float:
         return words.index(found) if isinstance(found, str) else float("inf") if found is None else found

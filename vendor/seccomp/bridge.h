@@ -55,7 +55,8 @@ enum {
     IDENTIFY = 512,
     SERVERS = 1024,
     GUARD = 2048,
-    KNOWN_FLAGS = 4095
+    REFUSES_OWNERS = 4096,
+    KNOWN_FLAGS = 8191
 };
 
 struct listener {

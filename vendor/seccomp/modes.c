@@ -38,17 +38,18 @@ int special(const struct seccomp_notif *asked) {
     return owns && ((user != ~0u && user != call(getuid)) || (group != ~0u && group != call(getgid))) ? NO_OWNER : 0;
 }
 
-/* The mode is set without the bit; the owner stays, which root takes for success (as with fakeroot). */
+/* The mode is set without the bit; the owner stays, which root takes for success (as with fakeroot), and is told. */
 long change(const struct seccomp_notif *asked, long fd) {
     int mode = special(asked);
-    if (mode == NO_OWNER) {
-        return call(getuid) ? -EPERM : 0;
+    if (mode == NO_OWNER && (call(getuid) || watched & REFUSES_OWNERS)) {
+        return -EPERM;
     }
     if (fd < 0 || !still_waits(asked->id)) {
         return ANSWERED;
     }
-    long error = call(fchmodat, AT_FDCWD, own_link(fd), asked->data.args[mode] & 03777);
-    if (!error && name_of(fd, found, PATH) > 0 && !(watched & QUIET)) {
+    static int told; /* of owners: once is enough */
+    long error = mode == NO_OWNER ? 0 : call(fchmodat, AT_FDCWD, own_link(fd), asked->data.args[mode] & 03777);
+    if (!error && !(mode == NO_OWNER && told++) && name_of(fd, found, PATH) > 0 && !(watched & QUIET)) {
         report(asked, WRITE, EPERM, found);
     }
     return error;

@@ -171,6 +171,12 @@ HINTS: tuple[Hint, ...] = (
         "set it outside the sandbox",
         operation="set-user-id",
     ),
+    Hint(
+        _WRITE, _ANY,
+        "chown to a user that does not exist in the sandbox succeeded without effect; if it is to fail: "
+        "sandboxd settings set sandbox.filesystem.owners refuse",
+        operation="foreign-owner",
+    ),
     Hint(_WRITE, _SECRET, "it holds keys or passwords: change it outside the sandbox"),
     # files of git, before the row for every protected path
     Hint(

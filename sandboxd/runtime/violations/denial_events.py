@@ -7,7 +7,7 @@ from dataclasses import replace
 from sandboxd.backends.base import ConnectAttempt
 from sandboxd.plan.filesystem.attribution import Attribution
 from sandboxd.policy.decision import Decision
-from sandboxd.policy.violation import SET_USER_ID, DenialEvent, ViolationKind, ViolationSource
+from sandboxd.policy.violation import FOREIGN_OWNER, SET_USER_ID, DenialEvent, ViolationKind, ViolationSource
 
 _FILES = (ViolationKind.READ, ViolationKind.WRITE)
 _REMOVALS = frozenset({"rename", "renameat", "renameat2", "unlink", "unlinkat", "rmdir"})
@@ -25,7 +25,7 @@ def attributed(refusal: DenialEvent, attribution: Attribution | None, home: str,
         else:
             decision = attribution.decide(refusal.target, write=refusal.kind is ViolationKind.WRITE)
         if decision.allowed:
-            if refusal.source is ViolationSource.SECCOMP and refusal.operation != SET_USER_ID:
+            if refusal.source is ViolationSource.SECCOMP and refusal.operation not in (SET_USER_ID, FOREIGN_OWNER):
                 return None
             decision = None
     return replace(refusal, decision=decision, generation=generation, home=home)

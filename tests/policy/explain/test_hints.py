@@ -41,6 +41,7 @@ CASES = [
     (WRITE, "chmod", "/home/me/old", NOT_WRITABLE, "sandbox: sandboxd allow path ~/old"),
     (WRITE, "unlink", "/home/me/old", NOT_WRITABLE, ONLY_CONTENT),
     (WRITE, "set-user-id", "/home/me/w/su", None, "without the set-user-ID bit"),
+    (WRITE, "foreign-owner", "/home/me/w/one", None, "sandbox.filesystem.owners refuse"),
     (WRITE, "openat", "/_tmp_17_1a2b", NOT_WRITABLE, ONE_OFF),
     (WRITE, "openat", "/home/me/x/tmp/y", NOT_WRITABLE, ONE_OFF),
     (WRITE, "openat", "/home/me/.local/share/direnv/allow/0a", because(Reason.PATH_PROTECTED), "change it outside"),

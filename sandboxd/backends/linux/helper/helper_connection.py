@@ -44,7 +44,7 @@ from sandboxd.backends.linux.helper.notifications import (
 from sandboxd.backends.linux.seccomp.notified_calls import call_name
 from sandboxd.errors import DaemonError, InternalError, LaunchError
 from sandboxd.handover.record import Descriptor
-from sandboxd.policy.violation import SET_USER_ID, DenialEvent, ViolationKind, ViolationSource
+from sandboxd.policy.violation import FOREIGN_OWNER, SET_USER_ID, DenialEvent, ViolationKind, ViolationSource
 
 OUTDATED = frozenset({"settings_changed", "mount_failed", "mount_misplaced"})
 """Errors after which another wrap may succeed at once: settings or files have changed since this one."""
@@ -475,9 +475,11 @@ _KINDS = {
 
 def _refusal(call: RefusedCall) -> DenialEvent:
     operation = call_name(call.call, os.uname().machine)
+    if call.errno == errno.EPERM:  # nothing was refused
+        operation = SET_USER_ID if "chmod" in operation else FOREIGN_OWNER if "chown" in operation else operation
     return DenialEvent(
         kind=_KINDS[call.access],
-        operation=SET_USER_ID if "chmod" in operation and call.errno == errno.EPERM else operation,
+        operation=operation,
         target=call.path + "…" * call.is_cut,
         source=ViolationSource.SECCOMP,
         process=call.process,

@@ -42,6 +42,7 @@ class Flags(IntFlag):
       IDENTIFY: name the socket file when asking. QUIET: do not report refused file calls.
       SERVERS: tell of sockets that listen.
     - CONFINED: there is a Confinement. BOUNDED: there is a limit on processes.
+    - REFUSES_OWNERS, with WATCHED: chown of root to an id that does not exist inside fails.
     - GUARD: there is a Guard, which takes a confinement and a filter with its calls.
     - STAY: process 1 ends when the daemon hangs up after EXIT."""
 
@@ -57,6 +58,7 @@ class Flags(IntFlag):
     IDENTIFY = 512
     SERVERS = 1024
     GUARD = 2048
+    REFUSES_OWNERS = 4096
 
 
 _NO_FLAGS = Flags(0)

@@ -33,7 +33,8 @@ def flags_of(supervision: Supervision) -> Flags:
     internet = Flags.INTERNET | Flags.SERVERS if supervision.connects else Flags(0)
     unix = Flags.UNIX | Flags.IDENTIFY if supervision.unix_sockets is UnixSockets.LISTED else Flags(0)
     quiet = Flags(0) if supervision.writes or supervision.reads else Flags.QUIET
-    return Flags.WATCHED | internet | unix | quiet
+    owners = Flags.REFUSES_OWNERS if supervision.refuses_owners else Flags(0)
+    return Flags.WATCHED | internet | unix | quiet | owners
 
 
 def without_notification(supervision: Supervision, why: str) -> tuple[Supervision, tuple[str, ...]]:
