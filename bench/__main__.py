@@ -28,6 +28,7 @@ MEASURES: tuple[tuple[str, str, bool], ...] = (
     ("bench.commands", "warm_command", True),
     ("bench.commands", "audited_command", True),
     ("bench.commands", "command_line", True),
+    ("bench.commands", "hook", True),
     ("bench.commands", "wrap_round_trip", True),
     ("bench.commands", "wrap_in_a_big_tree", True),
     ("bench.commands", "crowd", True),

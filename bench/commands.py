@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import time
@@ -77,6 +78,28 @@ def command_line(bench: Bench, quick: bool) -> Iterator[Row]:
     ours_s, python_s, bare_s = (median(taken[name]) for name in ("ours", "python", "bare"))
     detail = {"ours": ms(ours_s), "python": ms(python_s), "bare": ms(bare_s)}
     yield Row("sandboxd run ÷ (python + bare bubblewrap)", ours_s / (python_s + bare_s), "", "≤ 1.5", detail)
+
+
+def hook(bench: Bench, quick: bool) -> Iterator[Row]:
+    """The hook before a command of Claude Code beside `sandboxd run`, which it puts in the place of the command."""
+    program = str(Path(sys.executable).parent / "sandboxd")
+    call = {"tool_name": "Bash", "tool_input": {"command": TRUE}, "tool_use_id": "call", "session_id": "agent"}
+    event = json.dumps({"hook_event_name": "PreToolUse", "cwd": str(bench.project), **call})
+
+    def hook() -> None:
+        done = subprocess.run(
+            [program, "hook", "run", "claude"], cwd=bench.project, input=event.encode(), capture_output=True
+        )
+        assert b"updatedInput" in done.stdout, done
+
+    def run() -> None:
+        subprocess.run([program, "run", "--", TRUE], cwd=bench.project, capture_output=True, check=True)
+
+    taken = in_turns({"hook": hook, "run": run}, 15 if quick else 60)
+    hook_s, run_s = median(taken["hook"]), median(taken["run"])
+    yield Row(
+        "hook before a command ÷ sandboxd run", hook_s / run_s, "", "≤ 1.3", {"hook": ms(hook_s), "run": ms(run_s)}
+    )
 
 
 def wrap_round_trip(bench: Bench, quick: bool) -> Iterator[Row]:
