@@ -68,6 +68,51 @@ def test_an_excluded_command_is_left_to_the_agents_rules(daemon: DaemonProcess) 
     assert decision is None and ran[:2] == [0, f"{daemon.identity.uid}\n"]
 
 
+# What opencode does with its plug-in: it may throw, or change the arguments before and the output after a call.
+OPENCODE = """
+import { spawnSync } from "node:child_process";
+const plugin = process.env.HOME + "/.config/opencode/plugins/sandboxd.mjs";
+const hooks = await (await import(plugin)).Sandboxd({ directory: process.cwd() });
+const all = [];
+for (const [number, command] of JSON.parse(process.env.CALLS).entries()) {
+  const input = { tool: "bash", sessionID: "s", callID: `call-${number}` };
+  const output = { args: { command, description: "d" } };
+  try {
+    await hooks["tool.execute.before"](input, output);
+    const done = spawnSync("bash", ["-c", output.args.command]);
+    const after = { output: String(done.stdout) };
+    await hooks["tool.execute.after"]({ ...input, args: output.args }, after);
+    all.push([done.status, after.output]);
+  } catch (error) {
+    all.push([null, error.message]);
+  }
+}
+const read = { args: { filePath: "x" } };
+await hooks["tool.execute.before"]({ tool: "read", callID: "r" }, read);
+console.log(JSON.stringify([...all, read.args]));
+"""
+
+
+def test_the_plug_in_of_opencode_puts_commands_inside(daemon: DaemonProcess) -> None:
+    identity = daemon.identity
+    assert daemon.run("hook", "install", "opencode").returncode == 0
+    plugin = identity.home / ".config/opencode/plugins/sandboxd.js"
+    identity.write(plugin.with_suffix(".mjs"), plugin.read_text())  # node takes no other file for a module
+    calls = ["echo $SANDBOX_RUNTIME >here; cat here", "touch ~/outside", "nl here"]
+    env = {**daemon.environment(), "CALLS": json.dumps(calls)}
+    done = identity.run(["node", "--input-type=module", "-e", OPENCODE], env=env)
+    assert done.returncode == 0, done
+    inside, blocked, denied, read = json.loads(done.stdout)
+    assert inside == [0, "1\n"] and (identity.workspace / "here").exists()
+    assert blocked[0] == 1 and "<sandbox_violations>" in blocked[1] and not (identity.home / "outside").exists()
+    assert denied[0] is None and "nl" in denied[1] and read == {"filePath": "x"}
+    assert daemon.stop() == 0
+    env["PATH"] = "/usr/bin:/bin"
+    identity.write(plugin.with_suffix(".mjs"), plugin.read_text().replace(" hook run ", " no-such "))
+    done = identity.run(["node", "--input-type=module", "-e", OPENCODE], env=env)
+    assert all(status is None for status, _ in json.loads(done.stdout)[:3]), "without an answer nothing runs"
+
+
 def test_the_hook_starts_the_daemon(daemon: DaemonProcess) -> None:
     assert daemon.stop() == 0
     [[decision, reason, ran, _]] = played(daemon, ("echo $SANDBOX_RUNTIME", {}))

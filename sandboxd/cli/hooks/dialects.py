@@ -19,9 +19,10 @@ class Dialect:
 
     `settings` is the path of its file below the home directory, `project` that of a file for one project and one
     machine. `events` are that before a call and those after one; `tool` is the name of the tool that runs shell lines.
+    `form` says how the file names hooks: in groups with a matcher, flat, or as a plug-in that calls them.
     """
 
-    __slots__ = ("answers", "events", "name", "project", "settings", "timeout", "title", "tool")
+    __slots__ = ("answers", "events", "form", "name", "project", "settings", "timeout", "title", "tool")
 
     def __init__(
         self,
@@ -34,6 +35,7 @@ class Dialect:
         *,
         timeout: int,
         answers: str,
+        form: str = "groups",
     ) -> None:
         self.name = name
         self.title = title
@@ -43,6 +45,7 @@ class Dialect:
         self.events = events
         self.timeout = timeout
         self.answers = answers
+        self.form = form
 
     def file(self, home: str, project: str | None) -> str:
         return os.path.join(home, self.settings) if project is None else os.path.join(project, self.project)
@@ -57,6 +60,8 @@ class Dialect:
 
     def context(self, event: str, text: str) -> dict[str, Any]:
         """Return the answer to an event after a call: `text` is for the model."""
+        if self.form != "groups":
+            return {"additional_context": text}
         return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": text}}
 
 
@@ -101,7 +106,20 @@ def _gemini(event: str, verdict: Verdict) -> dict[str, Any]:
     return {"hookSpecificOutput": replaced} if replaced else {}
 
 
-_ANSWERS = {"claude": _claude, "codex": _codex, "gemini": _gemini}
+def _cursor(event: str, verdict: Verdict) -> dict[str, Any]:
+    """`permission`, and the input in place of the tool's; a question here would be taken for a yes."""
+    if verdict.behavior == "ask":
+        verdict = Verdict("deny", f"{verdict.reason}; {_CANNOT_ASK}")
+    answer: dict[str, Any] = {} if verdict.input is None else {"updated_input": verdict.input}
+    if verdict.behavior is not None:
+        answer["permission"] = verdict.behavior
+    if verdict.behavior == "deny":
+        answer.update(user_message=verdict.reason, agent_message=verdict.reason)
+        answer.pop("updated_input", None)
+    return answer
+
+
+_ANSWERS = {"claude": _claude, "codex": _codex, "gemini": _gemini, "cursor": _cursor}
 
 DIALECTS = (
     Dialect(
@@ -134,4 +152,71 @@ DIALECTS = (
         timeout=30_000,
         answers="gemini",
     ),
+    Dialect(
+        "cursor",
+        "Cursor",
+        ".cursor/hooks.json",
+        ".cursor/hooks.json",
+        "Shell",
+        ("preToolUse", "postToolUse"),
+        timeout=30,
+        answers="cursor",
+        form="flat",
+    ),
+    Dialect(
+        "opencode",
+        "opencode",
+        ".config/opencode/plugins/sandboxd.js",
+        ".opencode/plugins/sandboxd.js",
+        "bash",
+        ("tool.execute.before", "tool.execute.after"),
+        timeout=30,
+        answers="cursor",
+        form="plugin",
+    ),
 )
+
+PLUGIN = """\
+// Written by: sandboxd hook install opencode. Shell commands run in the sandbox.
+import { spawn } from "node:child_process";
+
+const hook = (event) =>
+  new Promise((resolve, reject) => {
+    const child = spawn("/bin/sh", ["-c", LINE], { stdio: ["pipe", "pipe", "inherit"] });
+    let text = "";
+    child.stdout.setEncoding("utf8").on("data", (data) => (text += data));
+    child.on("error", reject);
+    child.stdin.on("error", () => {});
+    child.on("close", (status) => {
+      try {
+        if (status !== 0) throw new Error(`status ${status}`);
+        resolve(JSON.parse(text));
+      } catch (error) {
+        reject(new Error(`sandboxd: the hook gave no answer: ${error.message}`));
+      }
+    });
+    child.stdin.end(JSON.stringify(event));
+  });
+
+export const Sandboxd = async ({ directory }) => {
+  const event = (name, { tool, sessionID, callID }, args) => ({
+    hook_event_name: name, tool_name: tool, tool_input: args, tool_use_id: callID,
+    session_id: sessionID, cwd: directory,
+  });
+  return {
+    "tool.execute.before": async (input, output) => {
+      if (input.tool !== "bash") return;
+      const answer = await hook(event("tool.execute.before", input, output.args));
+      if (answer.permission === "deny") throw new Error(answer.agent_message);
+      if (!answer.updated_input) throw new Error("sandboxd: the hook gave no command");
+      Object.assign(output.args, answer.updated_input);
+    },
+    "tool.execute.after": async (input, output) => {
+      if (input.tool !== "bash") return;
+      const answer = await hook(event("tool.execute.after", input, input.args ?? {})).catch(() => ({}));
+      if (answer.additional_context) output.output += `\\n${answer.additional_context}`;
+    },
+  };
+};
+"""
+"""The plug-in of opencode, in which LINE is the command line of the hook as JSON."""

@@ -10,7 +10,7 @@ import tempfile
 from typing import Any
 
 from sandboxd.cli.arguments import Help, Option, UsageError, suggestion, visible
-from sandboxd.cli.hooks.dialects import DIALECTS, Dialect
+from sandboxd.cli.hooks.dialects import DIALECTS, PLUGIN, Dialect
 from sandboxd.cli.output import fail
 from sandboxd_client import programs
 
@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+TERMINAL = "vscode-terminal"
 AGENTS = {dialect.name: dialect for dialect in DIALECTS}
 _ACTIONS = ("install", "uninstall", "status", "run")
 HELP = Help(
@@ -27,6 +28,7 @@ HELP = Help(
   install AGENT    add the hooks to the settings of the agent; other entries stay
   uninstall AGENT  remove them
   status [AGENT]   show where they are installed
+  vscode-terminal  as AGENT: a profile of the terminal of Visual Studio Code, which starts `session shell`
   run AGENT        answer one event of the agent, on standard input; the hooks call this""",
     (
         Option("--project", "install, uninstall: only for the project in this directory, on this machine"),
@@ -51,14 +53,18 @@ def main(arguments: Sequence[str]) -> int:
             suggestion(action, _ACTIONS),
         )
     if len(rest) > 1 or (not rest and action != "status"):
-        raise UsageError("name one agent", f"known: {', '.join(AGENTS)}")
-    if rest and rest[0] not in AGENTS:
-        raise UsageError(f"unknown agent {visible(rest[0])}", suggestion(rest[0], AGENTS))
+        raise UsageError("name one agent", f"known: {', '.join((*AGENTS, TERMINAL))}")
+    if rest and rest[0] not in AGENTS and (rest[0] != TERMINAL or action == "run"):
+        raise UsageError(f"unknown agent {visible(rest[0])}", suggestion(rest[0], (*AGENTS, TERMINAL)))
     if action == "run":
         from sandboxd.cli.hooks.hook_event import main as answer
 
         return answer(AGENTS[rest[0]])
     project = os.path.abspath(parsed.get("cwd") or ".") if "project" in parsed or "cwd" in parsed else None
+    if rest == [TERMINAL]:
+        from sandboxd.cli.hooks.vscode_terminal import change
+
+        return change(action, project)
     if action == "status":
         return _status(rest, project)
     dialect = AGENTS[rest[0]]
@@ -81,20 +87,37 @@ def _install(dialect: Dialect, path: str) -> int:
             f"no hook is installed: commands could write {opened}, where this program is",
             "install sandboxd outside all projects with: ./dev install, in a checkout of sandboxd",
         )
-    settings = _read(path)
-    _remove(dialect, settings)
     line = dialect.line(program)
-    hooks = settings.setdefault("hooks", {})
-    for event in dialect.events:
-        entry = {"type": "command", "command": line, "timeout": dialect.timeout}
-        hooks.setdefault(event, []).append({"matcher": dialect.tool, "hooks": [entry]})
-    _write(path, settings)
+    if dialect.form == "plugin":
+        write_file(path, PLUGIN.replace("LINE", json.dumps(line)))
+    else:
+        settings = _read(dialect, path)
+        _remove(dialect, settings)
+        hooks = settings.setdefault("hooks", {})
+        for event in dialect.events:
+            hooks.setdefault(event, []).append(_entry(dialect, line))
+        if dialect.form == "flat":
+            settings.setdefault("version", 1)
+        _write(path, settings)
     sys.stdout.write(f"{dialect.title} runs its shell commands in the sandbox from its next start on\n    in {path}\n")
     return 0
 
 
+def _entry(dialect: Dialect, line: str) -> dict[str, Any]:
+    """Return the entry of one event."""
+    if dialect.form == "flat":
+        return {"command": line, "matcher": dialect.tool, "timeout": dialect.timeout, "failClosed": True}
+    entry = {"type": "command", "command": line, "timeout": dialect.timeout}
+    return {"matcher": dialect.tool, "hooks": [entry]}
+
+
 def _uninstall(dialect: Dialect, path: str) -> int:
-    settings = _read(path)
+    settings = _read(dialect, path)
+    if dialect.form == "plugin" and settings:
+        os.unlink(path)
+        settings = {}
+        sys.stdout.write(f"{dialect.title} runs its shell commands without it from its next start on\n    in {path}\n")
+        return 0
     if not _remove(dialect, settings):
         sys.stdout.write(f"nothing to change: {visible(path, 2000)} has no hook of sandboxd\n")
         return 0
@@ -110,7 +133,7 @@ def _status(names: list[str], project: str | None) -> int:
         dialect, lines = AGENTS[name], []
         for path in (dialect.file(os.path.expanduser("~"), None), dialect.file("", project or os.getcwd())):
             try:
-                commands = [hook["command"] for _, _, hook in _ours(dialect, _read(path))]
+                commands = [hook["command"] for _, _, hook in _ours(dialect, _read(dialect, path))]
             except (_UnknownForm, OSError) as error:
                 lines.append(f"{path}: cannot be read: {error}")
                 continue
@@ -122,9 +145,14 @@ def _status(names: list[str], project: str | None) -> int:
     return 0 if found or not names else 1
 
 
-def _read(path: str) -> dict[str, Any]:
+def _read(dialect: Dialect, path: str) -> dict[str, Any]:
+    """Return the settings of a file; a plug-in of sandboxd counts as its hooks."""
     try:
         with open(path, encoding="utf-8") as file:
+            if dialect.form == "plugin":
+                hook = {"command": f" hook run {dialect.name} "}
+                found = hook["command"] in file.read()
+                return {"hooks": {event: [hook] for event in dialect.events}} if found else {}
             settings = json.load(file)
     except FileNotFoundError:
         return {}
@@ -138,23 +166,26 @@ def _read(path: str) -> dict[str, Any]:
     return settings
 
 
-def _ours(dialect: Dialect, settings: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Yield event, group and entry of each hook of sandboxd."""
+def _ours(dialect: Dialect, settings: dict[str, Any]) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
+    """Yield the event, the list and the entry of each hook of sandboxd."""
     for event, groups in settings.get("hooks", {}).items():
-        for group in groups:
-            for hook in group.get("hooks", ()) if isinstance(group, dict) else ():
+        lists = [groups]
+        if dialect.form == "groups":
+            lists = [group["hooks"] for group in groups if isinstance(group, dict) and "hooks" in group]
+        for entries in lists:
+            for hook in entries:
                 if isinstance(hook, dict) and f" hook run {dialect.name} " in f"{hook.get('command', '')} ":
-                    yield event, group, hook
+                    yield event, entries, hook
 
 
 def _remove(dialect: Dialect, settings: dict[str, Any]) -> bool:
     """Remove the hooks of sandboxd, with lists that become empty by that."""
     found = list(_ours(dialect, settings))
-    for event, group, hook in found:
-        group["hooks"].remove(hook)
-        if not group["hooks"]:
-            settings["hooks"][event].remove(group)
-        if not settings["hooks"][event]:
+    for event, entries, hook in found:
+        entries.remove(hook)
+        groups = settings["hooks"][event]
+        groups[:] = [group for group in groups if not (isinstance(group, dict) and group.get("hooks") == [])]
+        if not groups:
             del settings["hooks"][event]
     if found and not settings["hooks"]:
         del settings["hooks"]
@@ -162,6 +193,10 @@ def _remove(dialect: Dialect, settings: dict[str, Any]) -> bool:
 
 
 def _write(path: str, settings: dict[str, Any]) -> None:
+    write_file(path, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_file(path: str, text: str) -> None:
     """Replace the file behind all links in one step; its mode stays."""
     real = os.path.realpath(path)
     os.makedirs(os.path.dirname(real), mode=0o700, exist_ok=True)
@@ -172,7 +207,7 @@ def _write(path: str, settings: dict[str, Any]) -> None:
     descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(real), prefix=".sandboxd-")
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+            file.write(text)
             os.fchmod(file.fileno(), mode)
             file.flush()
             os.fsync(file.fileno())

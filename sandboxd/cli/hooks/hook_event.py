@@ -28,6 +28,8 @@ _ASKS_NO_USER = ("bypassPermissions", "dontAsk")
 """Permission modes of an agent in which its questions are answered without a user."""
 _SHELLS = ("/bin/bash", "/bin/sh")
 _ID = "--command-id"
+_DIRECTORIES = ("dir_path", "directory", "workdir", "working_directory")
+"""Directory of a call among the arguments of the tool: Gemini CLI, opencode, Cursor."""
 
 
 class _TooLate(Exception):
@@ -101,9 +103,9 @@ def _before(dialect: Dialect, event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _directory(event: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    """Return the directory of a call: that of the tool (Gemini CLI), below that of the agent."""
+    """Return the directory of a call: that of the tool, below that of the agent."""
     base = event.get("cwd")
-    within = given.get("dir_path") or given.get("directory") or ""
+    within = next((given[name] for name in _DIRECTORIES if given.get(name)), "")
     above = base if isinstance(base, str) and base.startswith("/") else os.getcwd()
     return os.path.join(above, str(within)) if within else above
 

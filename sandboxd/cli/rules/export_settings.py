@@ -81,6 +81,7 @@ def srt_settings(policy: Mapping[str, Any]) -> tuple[dict[str, Any], list[Left],
     out["credentials"] = {"envVars": variables}
     lost = [name for name in policy["environment_remove"] if not name.isidentifier()]
     closes += [Left(f"variable {name}", "patterns of variables have no form there") for name in lost]
+    closes += [Left("network.requests", "rules for requests have no form there")] if network.get("requests") else []
     closes += [Left(f"limit {name}", "limits have no form there") for name, value in policy["limits"].items() if value]
     return out, opens, closes
 

@@ -13,7 +13,8 @@ import pytest
 from cli.conftest import CommandLine
 from sandboxd.cli.hooks.dialects import DIALECTS, Dialect
 
-AGENTS = pytest.mark.parametrize("dialect", DIALECTS, ids=[one.name for one in DIALECTS])
+FILES = [one for one in DIALECTS if one.form != "plugin"]
+AGENTS = pytest.mark.parametrize("dialect", FILES, ids=[one.name for one in FILES])
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def home(cli: CommandLine, tmp_path: Path) -> Path:
 
 def lines(settings: dict[str, Any]) -> dict[str, list[str]]:
     return {
-        event: [hook["command"] for group in groups for hook in group["hooks"]]
+        event: [hook["command"] for group in groups for hook in group.get("hooks", [group])]
         for event, groups in settings["hooks"].items()
     }
 
@@ -33,8 +34,14 @@ def lines(settings: dict[str, Any]) -> dict[str, list[str]]:
 def test_what_is_installed_is_removed_again(cli: CommandLine, home: Path, dialect: Dialect) -> None:
     path = home / dialect.settings
     path.parent.mkdir()
-    other = {"matcher": "Write", "hooks": [{"type": "command", "command": "my hook"}]}
-    before = {"model": "é", "hooks": {dialect.events[0]: [other], "Stop": [other]}, "permissions": {"allow": ["Read"]}}
+    other: dict[str, Any] = {"matcher": "Write", "hooks": [{"type": "command", "command": "my hook"}]}
+    other = {"command": "my hook"} if dialect.form == "flat" else other
+    before = {
+        "version": 1,
+        "model": "é",
+        "hooks": {dialect.events[0]: [other], "Stop": [other]},
+        "permissions": {"allow": ["Read"]},
+    }
     path.write_text(json.dumps(before))
     path.chmod(0o640)
     for _ in range(2):  # a second installation replaces the first
@@ -64,6 +71,38 @@ def test_a_project_has_a_file_of_this_machine(cli: CommandLine, home: Path, tmp_
     assert dialect.events[0] in lines(json.loads((project / dialect.project).read_text()))
     assert not (home / dialect.settings).exists()
     assert "installed" in cli.run("hook", "status", dialect.name, cwd=project).stdout
+
+
+def test_a_plug_in_is_a_file_of_its_own(cli: CommandLine, home: Path) -> None:
+    path = home / ".config/opencode/plugins/sandboxd.js"
+    assert cli.run("hook", "install", "opencode").returncode == 0
+    assert " hook run opencode || exit 2" in path.read_text()
+    assert "installed" in cli.run("hook", "status", "opencode").stdout
+    assert cli.run("hook", "uninstall", "opencode").returncode == 0 and not path.exists()
+    path.write_text("// mine\n")
+    assert "nothing to change" in cli.run("hook", "uninstall", "opencode").stdout and path.exists()
+
+
+def test_a_profile_of_a_terminal_keeps_comments(cli: CommandLine, home: Path) -> None:
+    path = home / ".config/Code/User/settings.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{\n  // mine\n  "editor.tabSize": 2,\n}\n')
+    before = path.read_text()
+    assert cli.run("hook", "status", "vscode-terminal").returncode == 1
+    for _ in range(2):
+        done = cli.run("hook", "install", "vscode-terminal")
+        assert done.returncode == 0 and "defaultProfile.linux" in done.stdout
+        assert "// mine" in path.read_text() and path.read_text().count('"session"') == 1
+    assert cli.run("hook", "status", "vscode-terminal").returncode == 0
+    assert cli.run("hook", "uninstall", "vscode-terminal").returncode == 0
+    assert "// mine" in path.read_text() and "sandboxd" not in path.read_text()
+    path.write_text(before + "}")
+    done = cli.run("hook", "install", "vscode-terminal")
+    assert done.returncode == 125 and "is not changed" in done.stderr and path.read_text() == before + "}"
+    project = home / "project"
+    project.mkdir()
+    assert cli.run("hook", "install", "vscode-terminal", "--project", cwd=project).returncode == 0
+    assert json.loads((project / ".vscode/settings.json").read_text())
 
 
 def test_a_link_stays_and_its_target_is_written(cli: CommandLine, home: Path) -> None:

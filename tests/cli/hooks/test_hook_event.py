@@ -47,6 +47,8 @@ def answer(cli: CommandLine, dialect: Dialect, document: object) -> Any:
 
 
 def behavior(dialect: Dialect, said: dict[str, Any]) -> str | None:
+    if dialect.answers == "cursor":
+        return said.get("permission")
     if dialect.name == "gemini":
         return said.get("decision") or ("allow" if "hookSpecificOutput" in said else None)
     found: str | None = said.get("hookSpecificOutput", {}).get("permissionDecision")
@@ -54,8 +56,12 @@ def behavior(dialect: Dialect, said: dict[str, Any]) -> str | None:
 
 
 def line(dialect: Dialect, said: dict[str, Any]) -> str | None:
-    output = said.get("hookSpecificOutput", {})
-    replaced = output.get("tool_input" if dialect.name == "gemini" else "updatedInput")
+    output = said if dialect.answers == "cursor" else said.get("hookSpecificOutput", {})
+    replaced = (
+        said.get("updated_input")
+        if output is said
+        else output.get("tool_input" if dialect.name == "gemini" else "updatedInput")
+    )
     return None if replaced is None else str(replaced["command"])
 
 
@@ -65,13 +71,13 @@ def decide(fake: FakeDaemon, sandboxed: bool, behavior: str) -> None:
 
 
 ROWS = {
-    # sandboxed, behavior: what claude, codex and gemini are told, and whether the command is replaced
-    (True, "allow"): ("allow", "allow", "allow", True),
-    (True, "ask"): ("ask", "deny", "deny", True),
-    (True, "deny"): ("deny", "deny", "deny", False),
-    (False, "ask"): ("ask", "deny", "deny", False),
-    (False, "deny"): ("deny", "deny", "deny", False),
-    (False, "allow"): (None, None, "allow", True),  # excluded: the agent's own rules decide
+    # sandboxed, behavior: what claude, codex, gemini, cursor and opencode are told, and whether the command is replaced
+    (True, "allow"): ("allow", "allow", "allow", "allow", "allow", True),
+    (True, "ask"): ("ask", "deny", "deny", "deny", "deny", True),
+    (True, "deny"): ("deny", "deny", "deny", "deny", "deny", False),
+    (False, "ask"): ("ask", "deny", "deny", "deny", "deny", False),
+    (False, "deny"): ("deny", "deny", "deny", "deny", "deny", False),
+    (False, "allow"): (None, None, "allow", None, None, True),  # excluded: the agent's own rules decide
 }
 
 
@@ -86,7 +92,8 @@ def test_each_decision_has_its_answer(
     wanted = dict(zip(BY_NAME, told, strict=True))[dialect.name]
     assert behavior(dialect, said) == wanted
     found = line(dialect, said)
-    assert (found is not None) is (replaced and (wanted in ("allow", "ask") or dialect.name == "claude"))
+    inside = wanted in ("allow", "ask") or (wanted is None and dialect.name != "codex")
+    assert (found is not None) is (replaced and inside)
     if wanted in ("ask", "deny"):
         assert "the reason" in json.dumps(said) and "do this" in json.dumps(said)
     if found is not None:
@@ -186,8 +193,9 @@ def test_what_was_blocked_is_told_to_the_model(
     document = event(dialect, tmp_path, hook_event_name=dialect.events[-1])
     assert answer(cli, dialect, document) == {}
     fake.answer("violation.annotate", {"stderr": "<sandbox_violations>x\n", "violations": 1})
-    said = answer(cli, dialect, document)["hookSpecificOutput"]
-    assert said == {"hookEventName": dialect.events[-1], "additionalContext": "<sandbox_violations>x"}
+    said = answer(cli, dialect, document)
+    groups = {"hookSpecificOutput": {"hookEventName": dialect.events[-1], "additionalContext": "<sandbox_violations>x"}}
+    assert said == (groups if dialect.form == "groups" else {"additional_context": "<sandbox_violations>x"})
     assert fake.wait_for_call("violation.annotate").params["command_id"] == "toolu_1"
     fake.answer("violation.annotate", RpcError("session_unknown", "gone"))
     assert answer(cli, dialect, document) == {}
