@@ -41,7 +41,7 @@ def _shell(command: ShellText, shells: Sequence[tuple[str, str]]) -> str:
     raise PolicyError(
         "shell_unavailable",
         f"the shell {name} does not exist in the sandbox",
-        hint="name another shell, or add its directory and its libraries to filesystem.allowRead",
+        hint="name another shell, for example: sandboxd run --shell bash -c …",
         data={"shell": name},
     )
 

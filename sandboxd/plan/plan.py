@@ -290,6 +290,6 @@ def _require_visible_cwd(table: PathTable, place: Place, cwd: str) -> None:
     raise PolicyError(
         "cwd_denied",
         f"reading the working directory {place.cwd} is denied{because}",
-        hint="start the command elsewhere, or add the directory to filesystem.allowRead",
+        hint=f"start the command elsewhere{', or remove that rule' if rule is not None else ''}",
         data={"path": place.cwd},
     )

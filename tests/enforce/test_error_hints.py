@@ -63,6 +63,16 @@ ROWS = [
         beside=explained("path --write ~/others")),
     Row("if it may be read: sandboxd allow path --read {path}", explained("path ~/hidden/x"),
         {"sandbox": {"filesystem": {"denyRead": ["~/hidden"]}}}, beside=explained("path ~/hidden/y")),
+    Row("remove the rule {rule}, which denies exactly this path", explained("path ~/hidden"),
+        {"sandbox": {"filesystem": {"denyRead": ["~/hidden"]}}}, typed=r"\S+/settings.json", works="rm {typed}"),
+    Row("start the command elsewhere, or remove that rule", "sandboxd run true",
+        {"sandbox": {"filesystem": {"denyRead": ["~/hidden"]}}}, cwd="~/hidden", typed=r"\S+/settings.json",
+        works="rm {typed}"),
+    Row("allow it with a rule, such as: sandboxd settings add permissions.allow",
+        "sandboxd run --decide true </dev/null", {"sandbox": {"autoAllowBashIfSandboxed": False}},
+        typed=r"sandboxd settings .*",
+        fill={"npm test:*": "true"},
+        beside="sandboxd run --decide false </dev/null"),
     Row("add it with: sandboxd allow domain", explained("host new.test"), beside=explained("host old.test")),
     Row("sandboxd allow domain localhost:", explained("host localhost:3000"), beside=explained("host localhost:3001")),
     Row("if that is meant, allow exactly this address: sandboxd allow domain", explained("host 169.254.169.254:80"),
@@ -103,7 +113,7 @@ ROWS = [
         f"sandboxd run -c 'echo x >{TMP}-kept'; test -e {TMP}-kept"),
 ]  # fmt: skip
 
-SHOW = frozenset("check,status,ps,prompts,violations,session list,settings lint,audit verify".split(","))
+SHOW = frozenset("check,status,ps,prompts,violations,session list,settings lint,audit verify,profile list".split(","))
 """Command lines that open nothing; tests/cli/ runs them."""
 ELSEWHERE = {
     "run as the user: sandboxd trust": "tests/enforce/test_trust.py",
@@ -125,11 +135,15 @@ ELSEWHERE = {
     "the hooks of this agent cannot ask, so run it yourself, or: sandboxd exclude add": "tests/cli/hooks/",
     "sandboxd run --ask --": "tests/enforce/test_told.py: it needs a terminal",
     "start one with `sandboxd service install": "tests/enforce/test_service.py",
-    "usage: sandboxd mcp": "a usage",
     "needs the package mcp": "a sentence",
     "sandboxd run sh -c TEXT NAME ARG…": "a usage",
     "check the free space there, or: sandboxd settings set": "tests/enforce/test_files.py: a full disk",
     "run: sandboxd allow domain X": "tests/proxy/transparent/test_server_names.py",
+    "turn it on here with: sandboxd settings add sandbox.enabledPlatforms": "another system",
+    "name another shell, for example: sandboxd run --shell": "the row of fish",
+    "each socket of the host needs its own decision: sandboxd allow socket PATH": "a report of an import",
+    "sandboxd: written: X; use it with: sandboxd run --settings X": "tests/enforce/test_profiles.py",
+    "usage: sandboxd ": "a usage",
     " say": "",
     "# Made from": "",
     "`sandboxd run": "",
@@ -197,4 +211,4 @@ def test_every_command_line_of_a_hint_has_a_row() -> None:
         and any(found[1] in names and f"{found[1]}{found[2]}" not in SHOW for found in LINE.finditer(text))
         and not any(one in text for one in known)
     ]
-    assert not left, "\n".join(left)
+    assert not left, "\n".join(["give each a row in ROWS, or name its test in ELSEWHERE:", *left])

@@ -16,7 +16,7 @@ from sandboxd_client.wire.messages.status import StatusResult
 IN_PLACE_IMPOSSIBLE = frozenset({"restart_unsupported", "method_not_found", "invalid_params"})
 HELP = Help(
     "restart",
-    "Go on in the program of this installation; running commands go on. Starts a daemon when none runs.",
+    "Restart the daemon, in the program of this installation; running commands go on. Starts one when none runs.",
     (),
     ("restart",),
 )

@@ -169,7 +169,7 @@ def enabled_gate(policy: Policy, request: CommandRequest) -> CommandDecision | N
             f"the sandbox is not on for {request.platform}: sandbox.enabledPlatforms has {list(platforms)}",
             rule="sandbox.enabledPlatforms",
             origin=policy.enabled_platforms_origin,
-            hint=f"add {request.platform} to sandbox.enabledPlatforms",
+            hint=f"turn it on here with: sandboxd settings add sandbox.enabledPlatforms {request.platform}",
         )
     return None
 
@@ -279,7 +279,7 @@ def sandboxed_gate(policy: Policy, request: CommandRequest) -> CommandDecision:
         text + "; sandboxed commands are asked about: sandbox.autoAllowBashIfSandboxed is false",
         rule="sandbox.autoAllowBashIfSandboxed",
         origin=policy.commands.auto_allow_origin,
-        hint="allow it with a rule such as Bash(npm test:*) in permissions.allow",
+        hint="allow it with a rule, such as: sandboxd settings add permissions.allow 'Bash(npm test:*)'",
     )
 
 

@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Final
 
 from sandboxd.policy.decision import ONLY_MANAGED, Reason
@@ -49,7 +50,7 @@ DENIALS: Final[Mapping[Reason, DenialText]] = {
     Reason.PROMPT_DENIED: DenialText("a user said no to it", "ask the user before another try: the answer was no"),
     Reason.PROMPT_UNANSWERED: DenialText(hint="answer the prompt while the command waits"),
     Reason.PATH_NOT_WRITABLE: DenialText(hint=f"{_EXPLAIN} path --write {{path}}"),
-    Reason.PATH_DENIED: DenialText(),
+    Reason.PATH_DENIED: DenialText(hint="remove the rule {rule}, which denies exactly this path"),
     Reason.PATH_PROTECTED: DenialText("it is protected, because a program outside the sandbox obeys it"),
     Reason.PLAN_MODE: DenialText("the session plans, so it writes temporary files only", "write below $TMPDIR"),
     Reason.PATH_KEPT: DenialText("it can be written, but not moved or removed", f"{_EXPLAIN} path {{path}}"),
@@ -75,12 +76,25 @@ def hint_for(symptom: Symptom) -> str:
         return decision.hint  # no rule is in the way
     for row in HINTS:
         found = row.match(symptom)
+        if found is not None and "--read" in row.text and _is_named(symptom):
+            break  # no rule opens what another one names
         if found is not None:
             invented = not symptom.exists and _NAMES.search(row.text) and has_odd_characters(symptom.target)
             return NO_SUCH_NAME if invented else _filled(row.text, found, symptom)
     if decision is None or decision.hint:
         return "" if decision is None else decision.hint
     return _filled(DENIALS[decision.reason].hint, None, symptom) if decision.reason in DENIALS else ""
+
+
+def _is_named(symptom: Symptom) -> bool:
+    """Return whether the rule that denies a path names it, and not a directory above."""
+    rule = "" if symptom.decision is None else (symptom.decision.rule or "").rstrip("/")
+    rule = symptom.home + rule[1:] if rule.startswith("~/") else rule
+    if set("*?[") & set(rule):
+        return fnmatchcase(posixpath.basename(symptom.target), posixpath.basename(rule))
+    return symptom.target == rule or (
+        not rule.startswith(("/", "$")) and symptom.target.endswith(f"/{rule.removeprefix('./')}")
+    )
 
 
 def has_odd_characters(target: str) -> bool:
