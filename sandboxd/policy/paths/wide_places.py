@@ -94,9 +94,14 @@ def why_wide_project(path: str, home: str) -> str:
 
 def is_system_directory(path: str) -> bool:
     """Return whether programs of the system, or files they obey, are at a path."""
-    named = path.split("/")
-    places = (place for place in _places("/nonexistent") if place.path.startswith("/") and place.writing)
-    return not is_source_directory(path) and any(_is_at(named, place) for place in places)
+    return not is_source_directory(path) and _system_directories().fullmatch(path) is not None
+
+
+@lru_cache(maxsize=1)
+def _system_directories() -> re.Pattern[str]:
+    places = (place for place in _all_places("~") if place.path.startswith("/") and place.writing)
+    texts = (re.escape(place.path).replace(r"\*", "[^/]*") + "(?:/.*)?" * place.below for place in places)
+    return re.compile("|".join(texts), re.DOTALL)
 
 
 def is_source_directory(path: str) -> bool:
