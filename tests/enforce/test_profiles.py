@@ -41,6 +41,28 @@ def test_a_profile_opens_what_it_names_and_no_more(start_daemon: StartDaemon) ->
     assert not (daemon.identity.workspace / "ran").exists()
 
 
+STARTED = {
+    "claude-code": ".claude.json .claude/local/claude .claude/shell-snapshots/s.sh .claude/session-env/s.sh "
+    ".claude/settings.json .claude/plugins/p .claude/output-styles/o.md .claude/rules/r.md .claude/statusline.sh",
+    "codex": ".codex/config.toml .codex/.env .codex/packages/codex .codex/bin/rg .codex/AGENTS.md .codex/memories/m",
+    "gemini": ".gemini/settings.json .gemini/tmp/bin/rg .gemini/system.md .gemini/agents/a.md .gemini/hooks/h",
+    "opencode": ".local/share/opencode/bin/x .local/share/opencode/plugin/p .cache/opencode/node_modules/n",
+}
+"""What later sessions of an agent, or those that run outside, start or obey."""
+
+
+def test_a_profile_closes_what_later_sessions_start(daemon: DaemonProcess) -> None:
+    for profile, names in STARTED.items():
+        for name in names.split():
+            daemon.identity.write(daemon.identity.home / name, "{}")
+        state = next(rule.value for rule in rules_of(profile, {}) if rule.kind == "write")
+        line = f"for f in {names}; do echo evil >>~/$f; done 2>/dev/null; echo made >{state}made"
+        assert daemon.run("run", "--profile", profile, "--", "sh", "-c", line).returncode == 0
+        written = [name for name in names.split() if (daemon.identity.home / name).read_text() != "{}"]
+        assert (profile, written) == (profile, [])
+        assert (daemon.identity.home / state[2:] / "made").exists()
+
+
 def test_imported_settings_are_used_by_name(daemon: DaemonProcess) -> None:
     identity = daemon.identity
     source = {
