@@ -116,3 +116,12 @@ def test_ignored_signals_are_inherited(daemon: DaemonProcess) -> None:
         done = daemon.identity.run(words, env=daemon.environment(), cwd=daemon.identity.workspace)
         ignored[name] = int(done.stdout.split()[-1], 16)
     assert ignored == {"": 0, "INT": 1 << 1, "QUIT TERM USR1": 1 << 2 | 1 << 14 | 1 << 9, "HUP": 1}
+
+
+def test_what_is_masked_can_be_listed_and_measured(start_daemon: StartDaemon, identity: Identity) -> None:
+    (identity.workspace / "closed").mkdir()
+    (identity.workspace / "closed" / "file").write_text("1")
+    daemon = start_daemon(settings={"sandbox": {"filesystem": {"denyRead": [f"/{identity.workspace}/closed"]}}})
+    done = daemon.run("run", "-c", "set -e; ls -la; df; df closed; du -s --exclude closed .; stat -c %F closed")
+    assert (done.returncode, done.stderr, done.stdout.splitlines()[-1]) == (0, "", "directory")
+    assert daemon.run("run", "-c", "ls closed").returncode == 2
