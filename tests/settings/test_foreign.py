@@ -99,6 +99,16 @@ def test_what_closes_and_cannot_be_kept_refuses(tree: dict[str, Any], entry: str
     assert refused(imported("srt", tree)) == [entry]
 
 
+@pytest.mark.parametrize(
+    ("denied", "closed"),
+    [("~", True), ("/home/*", True), ("/**/p", True), ("~/.*", False), ("/home/v", False), ("**/p", False)],
+)
+def test_a_project_that_may_not_be_read_is_closed(denied: str, closed: bool) -> None:
+    done = imported("srt", {"filesystem": {"denyRead": [denied], "allowWrite": ["."]}})
+    assert ("." in files(done)["denyRead"]) is closed
+    assert files(imported("srt", {"filesystem": {"denyRead": ["~"], "allowRead": ["."]}}))["denyRead"] == ["~"]
+
+
 def test_fence() -> None:
     done = imported(
         "fence",

@@ -9,6 +9,7 @@ import posixpath
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 
@@ -37,6 +38,19 @@ class SourcePlace:
         """Return whether a path is another one, or lies below it."""
         inner, outer = self.real(path), self.real(above)
         return inner == outer or inner.startswith(f"{outer.rstrip('/')}/")
+
+    def is_denied(self, path: str, rule: str) -> bool:
+        """Return whether a rule to close, which may be a pattern, is about a path or a directory above it."""
+        parts, pattern = self.real(path).split("/"), self.real(rule).split("/")
+        return any(_matches(parts[:end], pattern) for end in range(1, len(parts) + 1))
+
+
+def _matches(parts: list[str], pattern: list[str]) -> bool:
+    if not pattern or not parts:
+        return not pattern and not parts
+    if pattern[0] == "**":
+        return any(_matches(parts[start:], pattern[1:]) for start in range(len(parts) + 1))
+    return fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
 
 
 @dataclass(slots=True)
@@ -221,7 +235,7 @@ def close_denied(result: Imported, entry: str) -> None:
         return all(
             any(place.is_in(path, one) and place.is_in(one, deny) and not place.is_in(deny, one) for one in opened)
             for deny in denied
-            if place.is_in(path, deny)
+            if place.is_denied(path, deny)
         )
 
     if not readable(".") and "." not in denied:
