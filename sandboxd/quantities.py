@@ -12,22 +12,22 @@ LONGEST_S = 366 * 86400.0
 
 
 def memory_size(value: str | int) -> int:
-    """Return the bytes of a size; units are powers of 1024. Raises ValueError."""
+    """Return the bytes of a size; units are powers of 1024. Raises ValueError with what is wanted."""
     found = _SIZE.fullmatch(str(value).strip())
     size = 0 if found is None else int(float(found[1]) * 1024 ** " kmgt".index(found[2].lower() or " "))
     if not LEAST_MEMORY <= size < 1 << 62:
-        raise ValueError("not a size of at least 16M, such as 512M or 2G")
+        raise ValueError("a size of at least 16M, such as 512M or 2G")
     return size
 
 
 def duration_s(value: str | float) -> float:
-    """Return the seconds of a duration; a number alone means seconds. Raises ValueError."""
+    """Return the seconds of a duration; a number alone means seconds. Raises ValueError with what is wanted."""
     text = str(value).strip()
     parts = _PART.findall(text)
     seconds = sum(float(number) * _SECONDS[unit or "s"] for number, unit in parts)
     is_whole = "".join(number + unit for number, unit in parts) == text
     if not is_whole or not (len(parts) == 1 or all(unit for _, unit in parts)) or not 0 < seconds <= LONGEST_S:
-        raise ValueError("not a duration such as 90s, 10m or 1h30m")
+        raise ValueError("a duration such as 90s, 10m or 1h30m")
     return seconds
 
 

@@ -17,7 +17,7 @@ def test_a_size(text: str | int, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "G", "2X", "-1G", "1K", "15M", "2G2", "٣G", "1e30", "9999999999T", 0])
 def test_no_size(text: str | int) -> None:
-    with pytest.raises(ValueError, match="not a size"):
+    with pytest.raises(ValueError, match="a size of"):
         memory_size(text)
 
 
@@ -31,5 +31,5 @@ def test_a_duration(text: str | float, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "m", "10x", "-5s", "0", "1h30", "5 10", "400d", "inf", "nan"])
 def test_no_duration(text: str) -> None:
-    with pytest.raises(ValueError, match="not a duration"):
+    with pytest.raises(ValueError, match="a duration such"):
         duration_s(text)

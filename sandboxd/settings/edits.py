@@ -50,7 +50,9 @@ def full_key(name: str) -> str:
             raise CallerError("settings_unknown_key", message, hint=f"name a key of it, such as {example}")
     nearest = nearest_key(name if begins_at_top else f"sandbox.{name}")
     raise CallerError(
-        "settings_unknown_key", f"unknown setting {name!r}", hint=f"did you mean {nearest}?" if nearest else ""
+        "settings_unknown_key",
+        f"unknown setting {name!r}",
+        hint=f"did you mean {nearest}?" if nearest else "see: sandboxd settings show",
     )
 
 

@@ -236,6 +236,7 @@ _EXPECTED = {
     "greater_than_equal": "at least {ge}",
     "less_than_equal": "at most {le}",
     "string_pattern_mismatch": "a range such as 8000-8010",
+    "value_error": "{error}",
 }
 
 

@@ -9,6 +9,8 @@ from enum import StrEnum
 from sandboxd.errors import SettingsError
 from sandboxd.settings.origins import Origin
 
+_OF_A_CALL = "correct the option, or the settings of the call"
+
 
 class Severity(StrEnum):
     ERROR = "error"
@@ -45,7 +47,8 @@ class Problem:
         return SettingsError(
             self.slug,
             f"{place}: {self.message}",
-            hint=self.hint or f"run `sandboxd settings lint`, then correct {self.origin.file or 'the settings'}",
+            hint=self.hint
+            or (f"run `sandboxd settings lint`, then correct {self.origin.file}" if self.origin.file else _OF_A_CALL),
             data={
                 "file": self.origin.file,
                 "key": self.origin.key,

@@ -111,9 +111,9 @@ def test_a_project_lowers_limits_only(start_daemon: StartDaemon) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("--memory", "1K"), "not a size of at least 16M"),
-        (("--memory", "much"), "not a size"),
-        (("--timeout", "soon"), "not a duration"),
+        (("--memory", "1K"), "must be a size of at least 16M"),
+        (("--memory", "much"), "must be a size"),
+        (("--timeout", "soon"), "must be a duration"),
         (("--cpus", "many"), "--cpus needs a number"),
         (("--cpus", "0"), "cpu"),
     ],
