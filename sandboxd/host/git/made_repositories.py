@@ -18,8 +18,8 @@ from sandboxd.host.git.repositories import pointers_of
 from sandboxd.host.scan import ScanRecord
 from sandboxd.paths import is_below
 
-MOST = 500
-"""Repositories that are kept; the oldest one is protected again."""
+MOST = 100
+"""Repositories that are kept, since each is looked at before each command; the oldest one is protected again."""
 MOST_TOLD = 4_000
 """Names of one command."""
 _TOUCHED = ("", "HEAD", "config", "hooks", "index", "logs/HEAD")
