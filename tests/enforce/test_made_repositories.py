@@ -21,14 +21,15 @@ def git(daemon: DaemonProcess, directory: str, *words: str) -> None:
 def test_what_an_earlier_command_made_can_be_removed(daemon: DaemonProcess) -> None:
     for name in (".", "theirs"):
         daemon.identity.run(["git", "init", "-q", str(daemon.identity.workspace / name)])
-    make = f"{MAKE}; cd ../..; git init -q trash; git init -q moved; mv moved kept"
+    make = f"{MAKE}; cd ../..; git init -q trash; git init -q outer; git init -q moved; mv moved kept"
     assert daemon.run("run", "-c", make).returncode == 0
+    daemon.identity.run(["git", "init", "-q", str(daemon.identity.workspace / "outer/mine")])
     done = daemon.run("run", "-c", "rm -rf build trash && git init -q trash && rm -rf trash")
     assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in daemon.identity.workspace.iterdir()) == [".git", "kept", "theirs"]
+    assert sorted(path.name for path in daemon.identity.workspace.iterdir()) == [".git", "kept", "outer", "theirs"]
     reported = json.loads(daemon.run("violations", "--json").stdout)["violations"]
     assert reported == []
-    for name in ("theirs", "kept"):
+    for name in ("theirs", "kept", "outer/mine"):
         assert daemon.run("run", "-c", f"rm -rf {name}").returncode == 1
         assert (daemon.identity.workspace / name / ".git/config").exists()
 
