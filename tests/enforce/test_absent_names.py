@@ -154,3 +154,17 @@ def test_where_names_cannot_be_compared_there_are_placeholders(placeholders: Non
     done = daemon.run("run", "-c", "ls -A; mkdir .vscode")
     assert ".vscode" in done.stdout and done.returncode == 1
     assert "absent-names-placeholders" in daemon.run("status").stdout
+
+
+def test_writing_a_name_that_is_hidden_is_refused(identity: Identity, start_daemon: StartDaemon) -> None:
+    """What stands there to hide it is a directory: no program hears of that."""
+    work = identity.workspace
+    (work / "closed").mkdir()
+    closed = [str(work / name) for name in ("gone", "closed")]
+    daemon = start_daemon(settings={"sandbox": {"filesystem": {"denyRead": closed}}})
+    lines = ("echo x > gone", "echo x >> gone", "truncate -s 0 gone", "echo x > closed", "cp /etc/hostname open")
+    done = daemon.run("run", "-c", "; ".join(f"({line}) 2>&1" for line in lines))
+    assert [line.rpartition(": ")[2] for line in done.stdout.splitlines()] == ["Permission denied"] * 4
+    assert (work / "open").is_file() and not (work / "gone").is_file()
+    said = daemon.run("violations").stdout
+    assert all(f"{path}: pathDenied" in said and f"rule {path} in" in said for path in closed), said

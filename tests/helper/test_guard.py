@@ -256,6 +256,26 @@ def test_sixteen_processes_share_a_lock_file(launch: Launcher) -> None:
     assert tried(launch, SHARED) == ""
 
 
+BLOCKED = """
+import json, os, threading
+os.mkfifo("pipe"); opened = []
+def opens(): os.close(os.open("pipe", os.O_CREAT | os.O_WRONLY)); opened.append(1)
+threads = [threading.Thread(target=opens) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads:
+    while open(f"/proc/self/task/{thread.native_id}/syscall").read().startswith("running"): pass
+for n in range(50): os.mkdir(f"d{n}")
+blocked = not opened
+reader = os.open("pipe", os.O_RDONLY)
+for thread in threads: thread.join()
+print(json.dumps([blocked, len(opened)]))
+"""
+
+
+def test_what_blocks_one_caller_keeps_no_other_waiting(launch: Launcher) -> None:
+    assert tried(launch, BLOCKED) == [True, 8]
+
+
 def test_the_guard_needs_what_it_rests_on(launch: Launcher) -> None:
     workspace = (os.fsencode(launch.identity.workspace),)
     given = LaunchConfiguration(
@@ -278,44 +298,48 @@ def test_the_guard_needs_what_it_rests_on(launch: Launcher) -> None:
 SWAP = """
 import ctypes, json, os, threading, time
 libc, end = ctypes.CDLL(None, use_errno=True), time.monotonic() + 2
-name, fd, tried = ctypes.create_string_buffer(b".mcp.jsoX"), 100, [0]
+root, fd, tried = os.getcwd().encode(), 100, [0]
+name, guarded = ctypes.create_string_buffer(root + b"/.mcp.jsoX"), root + b"/.mcp.json"
 os.makedirs("/tmp/safe"); here, safe = os.open(".", 0), os.open("/tmp/safe", 0); os.dup2(safe, fd)
 def repeat(*ways):
     def run():
         while time.monotonic() < end:
             for way in ways: way()
     return threading.Thread(target=run)
-def swap_bytes(): name.raw = b".mcp.json\\0"; name.raw = b".mcp.jsoX\\0"
+def swap_bytes(): name.raw = guarded + b"\\0"; name.raw = root + b"/.mcp.jsoX\\0"
 def swap_descriptors(): os.dup2(here, fd); os.dup2(safe, fd)
 def swap_links():
-    for target in (os.getcwd(), "/tmp/safe"): os.symlink(target, "/tmp/l"); os.rename("/tmp/l", "/tmp/link")
+    for target in (root.decode(), "/tmp/safe"): os.symlink(target, "/tmp/l"); os.rename("/tmp/l", "/tmp/link")
+def swap_directories(): os.chdir(root); os.chdir("/tmp/safe")
 def remove(*paths):
     for path in paths:
-        try: os.unlink(path)
-        except IsADirectoryError: os.rmdir(path)
-        except OSError: pass
+        for way in (os.unlink, os.rmdir):
+            try: way(path)
+            except OSError: pass
 def prepare():
-    try: open("source", "w").close(); open("source2", "w").close()
-    except PermissionError: pass
+    try: open(root + b"/source", "w").close(); open(root + b"/source2", "w").close()
+    except OSError: pass
 def calls():
     for call in (lambda: libc.mkdir(name, 0o755), lambda: libc.open(name, os.O_CREAT | os.O_WRONLY, 0o644),
                  lambda: libc.symlink(b"x", name), lambda: libc.mknod(name, 0o100644, 0),
-                 lambda: libc.link(b"source", name), lambda: libc.rename(b"source2", name),
+                 lambda: libc.link(root + b"/source", name), lambda: libc.rename(root + b"/source2", name),
+                 lambda: libc.mkdir(b".mcp.json", 0o755), lambda: libc.rename(root + b"/source2", b".mcp.json"),
                  lambda: libc.openat(fd, b".mcp.json", os.O_CREAT | os.O_WRONLY, 0o644),
                  lambda: libc.mkdir(b"/tmp/link/.mcp.json", 0o755),
                  lambda: libc.mkdir(b"/proc/self/fd/100/.mcp.json", 0o755)):
         prepare()
         made = call(); tried[0] += 1
         if made > 100: os.close(made)
-        assert not os.path.lexists(".mcp.json"), call.__code__
-        remove(".mcp.jsoX", "/tmp/safe/.mcp.json")
-threads = [repeat(swap_bytes), repeat(swap_descriptors), repeat(swap_links), repeat(calls), repeat(calls)]
+        assert not os.path.lexists(guarded), call.__code__
+        remove(root + b"/.mcp.jsoX", "/tmp/safe/.mcp.json")
+threads = [repeat(swap) for swap in (swap_bytes, swap_descriptors, swap_links, swap_directories)]
+threads += [repeat(calls) for _ in range(6)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-print(json.dumps([tried[0] > 100, os.path.lexists(".mcp.json")]))
+print(json.dumps([tried[0] > 100, os.path.lexists(guarded)]))
 """
 
 
-def test_swapped_paths_descriptors_and_links_make_nothing(launch: Launcher) -> None:
+def test_swapped_paths_and_directories_make_nothing(launch: Launcher) -> None:
     for broken in (False, True):
         assert tried(launch, SWAP, broken=broken) == [True, False]
