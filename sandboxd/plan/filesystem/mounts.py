@@ -321,6 +321,16 @@ def _settle(node: MountNode) -> None:
     if parent is not None:
         node.readable, node.write_open = parent.readable, parent.write_open
         node.write_denied, node.protected = parent.write_denied, parent.protected
+    if marks == Mark.PROTECTED:  # nearly all nodes, and to test each mark takes a microsecond
+        node.protected = True
+    else:
+        _apply(marks, node)
+    above = parent.shows if parent is not None else Visibility.NOTHING
+    node.shows = _shows(node, above)
+    node.mounted = parent.mounted if parent is not None and node.shows is above else entry.path
+
+
+def _apply(marks: Mark, node: MountNode) -> None:
     if marks & Mark.DENY_READ:
         node.readable = node.write_open = False
     elif marks & (Mark.ALLOW_READ | Mark.ALLOW_WRITE):
@@ -335,9 +345,6 @@ def _settle(node: MountNode) -> None:
         node.protected = False
     elif marks & Mark.PROTECTED:
         node.protected = True
-    above = parent.shows if parent is not None else Visibility.NOTHING
-    node.shows = _shows(node, above)
-    node.mounted = parent.mounted if parent is not None and node.shows is above else entry.path
 
 
 _OWN_MARKS = Mark.PROTECTED | Mark.LIFTED | Mark.UNOPENABLE
