@@ -121,7 +121,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "prometheus_client": ("sandboxd.daemon.metrics",),
     "mcp": ("sandboxd.cli.mcp",),
     "cryptography": ("sandboxd.proxy.tls.authority",),
-    "agents": (f"{_INTEGRATIONS}.openai_agents",),
+    "agents": (f"{_INTEGRATIONS}.openai_agents", f"{_INTEGRATIONS}.openai_sandbox"),
     "claude_agent_sdk": (f"{_INTEGRATIONS}.claude_agent",),
     "crewai": (f"{_INTEGRATIONS}.crewai",),
     "deepagents": (f"{_INTEGRATIONS}.deepagents",),

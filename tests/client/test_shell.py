@@ -19,6 +19,7 @@ from support.waiting import wait_until
 
 ADAPTERS = {
     "openai_agents": "openai-agents",
+    "openai_sandbox": "openai-agents",
     "langchain": "langchain",
     "deepagents": "deepagents",
     "claude_agent": "claude-agent-sdk",

@@ -20,6 +20,7 @@ SCRIPTS = {
     "with_langchain": "frameworks",
     "with_deepagents": "frameworks",
     "with_openai_agents": "frameworks",
+    "with_openai_sandbox": "frameworks",
     "with_pydantic_ai": "frameworks",
     "with_smolagents": "frameworks",
     "with_crewai": "crewai",
