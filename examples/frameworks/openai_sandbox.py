@@ -10,11 +10,9 @@ from agents import Runner
 from sandboxd_client.integrations.openai_sandbox import Shell, run_config
 
 
-async def answer(model: Any, task: str) -> str:
+async def answer(model: Any, task: str) -> Any:
     async with Shell() as shell:
-        return str(
-            (await Runner.run(SandboxAgent("coder", model=model), task, run_config=run_config(shell))).final_output
-        )
+        return (await Runner.run(SandboxAgent("coder", model=model), task, run_config=run_config(shell))).final_output
 
 
 if __name__ == "__main__":
