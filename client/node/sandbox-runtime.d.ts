@@ -53,6 +53,7 @@ export interface ISandboxManager {
   getSocksProxyPort(): undefined;
   getLinuxHttpSocketPath(): undefined;
   getLinuxSocksSocketPath(): undefined;
+  getMitmCA(): undefined;
   waitForNetworkInitialization(): Promise<boolean>;
   wrapWithSandbox(
     command: string, binShell?: string, customConfig?: Partial<SandboxRuntimeConfig>, abortSignal?: AbortSignal,

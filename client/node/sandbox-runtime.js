@@ -227,6 +227,7 @@ class Manager {
   getSocksProxyPort() {}
   getLinuxHttpSocketPath() {}
   getLinuxSocksSocketPath() {}
+  getMitmCA() {}
   cleanupAfterCommand() {}
 
   async waitForNetworkInitialization() {

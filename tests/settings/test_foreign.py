@@ -101,7 +101,15 @@ def test_what_closes_and_cannot_be_kept_refuses(tree: dict[str, Any], entry: str
 
 @pytest.mark.parametrize(
     ("denied", "closed"),
-    [("~", True), ("/home/*", True), ("/**/p", True), ("~/.*", False), ("/home/v", False), ("**/p", False)],
+    [
+        ("/", True),
+        ("~", True),
+        ("/home/*", True),
+        ("/**/p", True),
+        ("~/.*", False),
+        ("/home/v", False),
+        ("**/p", False),
+    ],
 )
 def test_a_project_that_may_not_be_read_is_closed(denied: str, closed: bool) -> None:
     done = imported("srt", {"filesystem": {"denyRead": [denied], "allowWrite": ["."]}})

@@ -41,7 +41,7 @@ class SourcePlace:
 
     def is_denied(self, path: str, rule: str) -> bool:
         """Return whether a rule to close, which may be a pattern, is about a path or a directory above it."""
-        parts, pattern = self.real(path).split("/"), self.real(rule).split("/")
+        parts, pattern = self.real(path).split("/"), self.real(rule).rstrip("/").split("/")
         return any(_matches(parts[:end], pattern) for end in range(1, len(parts) + 1))
 
 
