@@ -171,7 +171,7 @@ def test_caches_of_package_managers(daemon: DaemonProcess, identity: Identity) -
     host(identity, PACKAGE)
     _, _, found = run(daemon, "mkdir -p ~/.npm/_cacache ~/.cargo/registry; mkdir -p ~/.cache/pip")
     for name in (".npm", ".cargo", ".cache"):
-        ways = found[f"{identity.home}/{name}"].split(": ", 1)[1].split("; or ")
+        ways = found[f"{identity.home}/{name}"].split("; or ")
         assert ways[0].endswith(": sandboxd allow preset caches") and "home overlay" in ways[1]
     assert daemon.run("allow", "preset", "caches").returncode == 0
     npm = NPM if shutil.which("npm", path=identity.environment()["PATH"]) else "touch ~/.npm/_cacache/content-v2"

@@ -36,7 +36,7 @@ CASES = [
     ("mkdir ~/.config", "touch $PLACE/y"),
     ("touch ~/s/.jj/repo/x", "touch ~/s/other"),
     ("touch ~/s/.hg/x", "touch ~/s/other"),
-    (f"{CONNECT} ~/docker.sock", f"{CONNECT} ~/b.sock"),
+    ("curl -sm 1 --unix-socket ~/docker.sock http://docker/v1.41/containers/json", f"{CONNECT} ~/b.sock"),  # docker ps
     (f"{CONNECT} ~/ssh-a/agent.1", f"{CONNECT} ~/b.sock"),
     (f"{CONNECT} ~/plain.sock", f"{CONNECT} ~/b.sock"),
     ("getent hosts no.test", "getent hosts other.test"),
@@ -83,6 +83,7 @@ ELSEWHERE = {
     "it starts Windows programs": "WSL",
     "it starts services outside the sandbox": "a system bus or the user's, whose place is the system's",
     "it types into and reads every window": "a display",
+    "chown to a user that does not exist": "root, whose call succeeded: tests/enforce/test_foreign_suites.py",
     "if it may be read": "guessed from the output: the next test",
     "sandboxd allow path --read {path}": "macOS",
     "programs that lie there are run outside the sandbox; put those of this command elsewhere: export POETRY": "poetry",
@@ -129,9 +130,10 @@ def tried(daemon: DaemonProcess, line: str) -> tuple[bool, str]:
     return "sandboxd: blocked" not in done.stderr and not hints, hints[0] if hints else done.stderr
 
 
-def row_of_the_last(daemon: DaemonProcess) -> Hint:
-    """The row of the table that gave the first hint of the newest command."""
+def row_of_the_last(daemon: DaemonProcess, line: str) -> Hint:
+    """The row of the table that gave the first hint of the newest command, whose record names that line."""
     found = json.loads(daemon.run("violations", "--json").stdout)["violations"]
+    assert found[-1]["command"][:40] in " ".join(line.split()), "each refusal leaves a record"
     newest = next(one for one in found if one["command_id"] == found[-1]["command_id"])
     decision = Decision(
         Behavior.DENY, Reason(newest["outcome"]), "", newest["rule"], None if newest["rule"] is None else BUILT_IN
@@ -151,7 +153,7 @@ def test_a_hint_opens_what_was_refused_and_nothing_else(daemon: DaemonProcess, i
         if works:
             wrong.append(f"not refused: {line}")
             continue
-        used.add(row_of_the_last(daemon))
+        used.add(row_of_the_last(daemon, line))
         found = COMMAND.search(hint)
         if found is None:
             wrong.append(f"no command for {line}: {hint}")

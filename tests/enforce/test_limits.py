@@ -36,7 +36,7 @@ def daemon(share_daemon: StartDaemon) -> DaemonProcess:
 def test_a_command_out_of_memory_is_ended_and_told(daemon: DaemonProcess, children: int) -> None:
     done = daemon.run("run", "--memory", "100M", *eat(children, 160 // children, 60))
     assert done.returncode == 137
-    assert "sandboxd: the limit was met: memory 100M" in done.stderr
+    assert "sandboxd: the limit was met: memory 100M (out-of-memory)" in done.stderr
     assert "hint: sandboxd run --memory 200M -- …" in done.stderr
     done = daemon.run("run", "--memory", "200M", *eat(children, 160 // children, 0.5))
     assert (done.returncode, done.stderr) == (0, "")

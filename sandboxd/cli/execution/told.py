@@ -86,7 +86,8 @@ def _lost_line(lost: int) -> str:
 
 def _long_line(violation: Mapping[str, Any]) -> str:
     if violation["kind"] == "limit":
-        line = f"sandboxd: the limit was met: {violation['target']}"
+        why = "" if violation["operation"] == "limit" else f" ({violation['operation']})"
+        line = f"sandboxd: the limit was met: {violation['target']}{why}"
     else:
         line = f"sandboxd: blocked {violation['kind']} {violation['operation']} {quoted(violation['target'])}"
     if violation.get("count", 1) > 1:
