@@ -131,7 +131,7 @@ client.wait_for_ready(120); client.execute_interactive("print(40 + 2)", timeout=
 )
 
 
-def _is_there(what: str) -> bool:
+def is_there(what: str) -> bool:
     return os.path.isdir(what) if what.startswith("/") else shutil.which(what) is not None
 
 
@@ -139,7 +139,7 @@ def _is_there(what: str) -> bool:
 def test_a_program_works_inside(daemon: DaemonProcess, program: Program) -> None:
     if daemon.identity.uid == 0 and not program.as_root:
         pytest.skip("it refuses to run as root")
-    missing = [what for what in program.takes if not _is_there(what)]
+    missing = [what for what in program.takes if not is_there(what)]
     assert not missing, f"install {missing}: ./dev programs does"
     words = ("run", "--timeout", f"{LIMIT_S}s", "--shell", "bash", "-c")
     line = f"PROGRAMS={shlex.quote(PROGRAMS)}\n{_script(program.line)}"
