@@ -5,14 +5,14 @@ import sys
 from typing import Any
 
 from agents import Agent, Runner
+
 from sandboxd_client.integrations import Shell
 from sandboxd_client.integrations.openai_agents import shell_tool
 
 
 async def answer(model: Any, task: str) -> str:
     async with Shell() as shell:
-        agent = Agent("coder", tools=[shell_tool(shell)], model=model)
-        return str((await Runner.run(agent, task)).final_output)
+        return str((await Runner.run(Agent("coder", tools=[shell_tool(shell)], model=model), task)).final_output)
 
 
 if __name__ == "__main__":

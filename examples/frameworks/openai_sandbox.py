@@ -4,9 +4,9 @@ import asyncio
 import sys
 from typing import Any
 
+from agents import Runner
 from agents.sandbox import SandboxAgent
 
-from agents import Runner
 from sandboxd_client.integrations.openai_sandbox import Shell, run_config
 
 

@@ -94,6 +94,12 @@ def test_output_is_told_while_a_command_runs(shell: Shell) -> None:
     assert told == [("stdout", "one\n"), ("stderr", "two\n")]
 
 
+def test_a_function_that_fails_holds_up_no_command(shell: Shell) -> None:
+    with pytest.raises(ZeroDivisionError):
+        shell.run("seq 100000; echo end >done", tell=lambda name, text: 1 / 0)
+    assert Path(shell.cwd, "done").read_text() == "end\n"
+
+
 def test_a_cancelled_call_ends_its_command_first(shell: Shell, tmp_path: Path) -> None:
     async def cancelled() -> None:
         task = asyncio.create_task(shell.arun("echo $$ >new; mv new pid; exec sleep 1000"))

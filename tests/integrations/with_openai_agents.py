@@ -6,10 +6,10 @@ import asyncio
 import json
 from typing import Any
 
+from agents import Agent, Runner, set_tracing_disabled
 from agents.testing import ScriptedModel, assistant_message, function_call
 from openai.types.responses.response_function_shell_tool_call import Action, ResponseFunctionShellToolCall
 
-from agents import Agent, Runner, set_tracing_disabled
 from examples.frameworks.openai_agent import answer
 from integrations.checks import COMMANDS, LONG, check, runs, started
 from sandboxd_client.integrations import Shell

@@ -7,10 +7,10 @@ import io
 import json
 from pathlib import Path
 
+from agents import set_tracing_disabled
 from agents.sandbox import ExecTimeoutError, WorkspaceArchiveWriteError
 from agents.testing import ScriptedModel, assistant_message, function_call
 
-from agents import set_tracing_disabled
 from examples.frameworks.openai_sandbox import answer
 from integrations.checks import COMMANDS, LONG, OUTSIDE, check, runs, started
 from sandboxd_client.integrations import Shell

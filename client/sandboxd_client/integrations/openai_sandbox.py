@@ -12,6 +12,7 @@ from sandboxd_client.errors import SandboxdError
 from sandboxd_client.integrations import Shell, extra
 
 with extra("openai-agents"):
+    from agents import RunConfig
     from agents.sandbox import (
         ExecResult,
         ExecTimeoutError,
@@ -29,8 +30,6 @@ with extra("openai-agents"):
         SandboxSession,
         SandboxSessionState,
     )
-
-    from agents import RunConfig
 
 __all__ = ["SandboxdSandboxClient", "Shell", "run_config"]
 _MOST = 10 << 20

@@ -96,11 +96,17 @@ class Running:
 
     async def _read(self, name: str, stream: asyncio.StreamReader, output: BoundedOutput, tell: Tell | None) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        failure: Exception | None = None
         while data := await stream.read(_CHUNK):
             output.add(data)
             self.news.set()
-            if tell is not None and (text := decoder.decode(data)):
-                tell(name, text)
+            if tell is not None and failure is None and (text := decoder.decode(data)):
+                try:
+                    tell(name, text)
+                except Exception as error:  # the command must not wait for a reader
+                    failure = error
+        if failure is not None:
+            raise failure
 
     async def _end(self) -> int:
         status = await self.process.wait()
