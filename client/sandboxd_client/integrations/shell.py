@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import inspect
 import os
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypedDict, TypeVar, Unpack
@@ -16,16 +15,15 @@ from typing import Any, TypedDict, TypeVar, Unpack
 from sandboxd_client.aio import AsyncClient, AsyncSession
 from sandboxd_client.aio_rpc import Settings
 from sandboxd_client.errors import SandboxdError, WrapOutdated
+from sandboxd_client.integrations.questions import Ask, ShellQuestions, asked
 from sandboxd_client.integrations.running import Background, Running, Tell, start
 from sandboxd_client.running.commands import Path
 from sandboxd_client.running.completed import Completed
-from sandboxd_client.running.launching import WRAPS_TRIED, Command, command_line, environment_of
+from sandboxd_client.running.launching import WRAPS_TRIED, Command, environment_of
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
-from sandboxd_client.wire.messages.prompts import PermissionRequest
 from sandboxd_client.wire.messages.violations import ViolationRecord
 
 T = TypeVar("T")
-Ask = Callable[[str], Any]  # a function, or a coroutine function, of a question; true: allow
 _END_S = 10.0  # for the end of a tree after a cancellation
 
 
@@ -174,7 +172,7 @@ class Shell:
 
     async def ask(self, question: str) -> bool:
         """Put a question to that function; only True is a yes."""
-        return self._ask is not None and await _asked(self._ask, question)
+        return self._ask is not None and await asked(self._ask, question)
 
     def close(self) -> None:
         """End all commands and the session; a later call opens another."""
@@ -212,7 +210,7 @@ class Shell:
                 client = AsyncClient(role="agent", **self._client)
                 self._live = _Live(client, client.session(self.cwd, **self._opening), self._limits, self._spawning)
                 if self._ask is not None:
-                    self._live.questions = _Questions(AsyncClient(**self._client), self._ask)
+                    self._live.questions = ShellQuestions(AsyncClient(**self._client), self._ask)
             return self._live
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -242,7 +240,7 @@ class _Live:
         self, client: AsyncClient, session: AsyncSession, limits: Mapping[str, Any], spawning: Mapping[str, Any]
     ) -> None:
         self.pid = os.getpid()
-        self.questions: _Questions | None = None
+        self.questions: ShellQuestions | None = None
         self._client = client
         self._session = session
         self._limits = limits
@@ -363,65 +361,3 @@ class _Live:
                 found = await self._client.violation_annotate(wrap.wrap_id, stderr, session_id=self._session.id)
                 stderr = found.stderr
         return Ran(None if running.timed_out else status, stdout, stderr, running.timed_out, cut, "", violations)
-
-
-class _Questions:
-    """Questions of the session, put to a function of the program.
-
-    They have a connection of their own: that of the commands has given its powers up, and may not answer."""
-
-    def __init__(self, client: AsyncClient, ask: Ask) -> None:
-        self._client = client
-        self._ask = ask
-        self._reader: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def about(self, command: Command) -> Callable[[ShouldSandboxResult], Coroutine[Any, Any, bool]]:
-        """Return the function that puts a decision about a command."""
-
-        async def approve(decision: ShouldSandboxResult) -> bool:
-            where = "" if decision.sandboxed else " outside the sandbox"
-            return await _asked(self._ask, f"Run {command_line(command)!r}{where}? ({decision.reason.text})")
-
-        return approve
-
-    async def watch(self, session: AsyncSession) -> None:
-        """Subscribe, again after a restart of the daemon. Raises SandboxdError."""
-        if self._reader is None or self._reader.done():
-            waiting = (await self._client.permission_subscribe()).open
-            self._reader = self._begin(self._read(session, waiting))
-
-    async def close(self) -> None:
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._client.close()
-
-    async def _read(self, session: AsyncSession, waiting: Sequence[PermissionRequest]) -> None:
-        for question in waiting:
-            self._put(session, question)
-        with contextlib.suppress(SandboxdError):
-            async for said in self._client.notifications():
-                if isinstance(said.params, PermissionRequest):
-                    self._put(session, said.params)
-
-    def _put(self, session: AsyncSession, question: PermissionRequest) -> None:
-        if question.session_id == session.id:
-            self._begin(self._answer(question))
-
-    async def _answer(self, question: PermissionRequest) -> None:
-        allowed = await _asked(self._ask, "\n".join(filter(None, (question.text, *question.warnings))))
-        with contextlib.suppress(SandboxdError):  # answered elsewhere, or withdrawn
-            await self._client.permission_respond(question.request_id, "allow" if allowed else "deny", scope="once")
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work, name="sandboxd question")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-
-async def _asked(ask: Ask, text: str) -> bool:
-    if inspect.iscoroutinefunction(ask):
-        return await ask(text) is True
-    return await asyncio.to_thread(ask, text) is True
