@@ -29,6 +29,7 @@ REFUSED = {
     "cp /etc/hostname .git/commondir": ".git/commondir",
     "cp /etc/hostname .git/config.worktree": ".git/config.worktree",
     "mkdir d; mv d .windsurf": ".windsurf",
+    "mkdir -p .opencode/plugins": ".opencode",
 }
 QUIET = "ls -A; git status --porcelain; git clean -fdx; git stash -u; git fetch -q . HEAD; ls -A .git | grep -c x"
 

@@ -32,10 +32,13 @@ ABSENT = [
         ".gitmodules",
         ".idea",
         ".mcp.json",
+        ".opencode",
         ".ripgreprc",
         ".vscode",
         ".windsurf",
         ".zed",
+        "opencode.json",
+        "opencode.jsonc",
     )
 ]
 
@@ -138,7 +141,7 @@ def test_the_directory_of_a_login_starts_nothing() -> None:
     """Neither opened by a rule, with what the service manager and the bus start, nor as a working directory."""
     host = FakeHost({"/run/user/1000/systemd/": "", "/run/user/1000/bus": ""})
     lines = mounts(layout(host, FilePolicy(allow_write=rules("/run/user/1000"))))
-    assert [line for line in lines if "/run/user/1000" in line and "/." not in line] == [
+    assert [line for line in lines if "/run/user/1000" in line and "/." not in line and "opencode" not in line] == [
         "writable /run/user/1000", "read-only /run/user/1000/bus", "refuse-name /run/user/1000/dbus-1",
         "mask-directory /run/user/1000/sandboxd", "read-only /run/user/1000/systemd",
     ]  # fmt: skip
@@ -152,6 +155,7 @@ def test_nested_lists_are_mounted_parents_first() -> None:
         deny_write=rules("/srv/z"),
     )  # fmt: skip
     lines = [line for line in mounts(layout(host, files)) if "/srv" in line and "/." not in line]
+    lines = [line for line in lines if "opencode" not in line]
     assert lines == [
         "writable /srv",
         "mask-directory /srv/a (traverse only)",

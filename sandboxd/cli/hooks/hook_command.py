@@ -77,16 +77,23 @@ def main(arguments: Sequence[str]) -> int:
         return fail(f"cannot write {path}: {error.strerror}", f"make {os.path.dirname(path)} writable for you")
 
 
+def refuse_opened(program: Sequence[str]) -> int:
+    """Return 0, or the status of an error where commands could have written this installation."""
+    opened = programs.opened_place((program[0], sys.prefix))
+    if not opened:
+        return 0
+    return fail(
+        f"nothing is installed: commands could write {opened}, where this program is",
+        "install sandboxd outside all projects with: ./dev install, in a checkout of sandboxd",
+    )
+
+
 def _install(dialect: Dialect, path: str) -> int:
     from sandboxd.cli.hooks.hook_event import own_program
 
     program = own_program()
-    opened = programs.opened_place((program[0], sys.prefix))
-    if opened:
-        return fail(
-            f"no hook is installed: commands could write {opened}, where this program is",
-            "install sandboxd outside all projects with: ./dev install, in a checkout of sandboxd",
-        )
+    if status := refuse_opened(program):
+        return status
     line = dialect.line(program)
     if dialect.form == "plugin":
         write_file(path, PLUGIN.replace("LINE", json.dumps(line)))

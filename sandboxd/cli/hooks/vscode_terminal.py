@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from sandboxd.cli.hooks.hook_command import write_file
+from sandboxd.cli.hooks.hook_command import refuse_opened, write_file
 from sandboxd.cli.hooks.hook_event import own_program
 from sandboxd.cli.output import fail
 from sandboxd.errors import SettingsError
@@ -33,6 +33,8 @@ def change(action: str, project: str | None) -> int:
                 write_file(path, remove_key(text, _KEY))
             sys.stdout.write(f"removed from {path}\n" if there else f"nothing to change: {path} has no such profile\n")
             return 0
+        if status := refuse_opened((program,)):
+            return status
         write_file(path, set_value(text, _KEY, {"path": program, "args": [*words, "session", "shell"]}))
     except SettingsError as error:
         return fail(f"{path} is not changed: {error.message}", "correct the file, and run this command again")

@@ -221,6 +221,11 @@ PROTECTED: tuple[ProtectedName, ...] = (
     *_rows(ProtectedIn.WORKSPACE, "git fetches from the places it names", ".gitmodules"),
     *_rows(ProtectedIn.WORKSPACE, "ripgrep runs the preprocessor it names", ".ripgreprc"),
     *_rows(ProtectedIn.WORKSPACE, "agents start the servers it names", ".mcp.json"),
+    *_rows(
+        ProtectedIn.WORKSPACE,
+        "opencode starts the servers and plug-ins in it",
+        *".opencode opencode.json opencode.jsonc".split(),
+    ),
     *_rows(ProtectedIn.WORKSPACE, "editors run tasks and settings found in it", *".vscode .idea .cursor .zed".split()),
     *_rows(ProtectedIn.WORKSPACE, "agents start the servers that it names", *".codex .gemini .windsurf".split()),
     *_rows(

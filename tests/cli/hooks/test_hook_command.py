@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from cli.conftest import CommandLine
 from sandboxd.cli.hooks.dialects import DIALECTS, Dialect
+from sandboxd_client import programs
 
 FILES = [one for one in DIALECTS if one.form != "plugin"]
 AGENTS = pytest.mark.parametrize("dialect", FILES, ids=[one.name for one in FILES])
@@ -103,6 +105,17 @@ def test_a_profile_of_a_terminal_keeps_comments(cli: CommandLine, home: Path) ->
     project.mkdir()
     assert cli.run("hook", "install", "vscode-terminal", "--project", cwd=project).returncode == 0
     assert json.loads((project / ".vscode/settings.json").read_text())
+
+
+@pytest.mark.parametrize("agent", ["claude", "opencode", "vscode-terminal"])
+def test_no_program_is_named_that_commands_could_write(cli: CommandLine, home: Path, agent: str) -> None:
+    record = home / programs.OPENED_RECORD
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps(os.path.realpath(sys.prefix)) + "\n")
+    done = cli.run("hook", "install", agent)
+    assert done.returncode == 125 and "commands could write" in done.stderr
+    record.unlink()
+    assert cli.run("hook", "install", agent).returncode == 0
 
 
 def test_a_link_stays_and_its_target_is_written(cli: CommandLine, home: Path) -> None:
