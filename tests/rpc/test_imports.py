@@ -12,7 +12,7 @@ from sandboxd.settings.foreign.imported import SourcePlace
 from support.daemon import Surroundings, running_daemon
 from support.rpc import RawClient
 
-ROUNDS = 8
+ROUNDS = 5
 """Made-up settings of each program."""
 HOSTS = ("a.test", "x.a.test", "y.x.a.test", "b.test", "a.test.b.test")
 PATTERNS = ("a.test", "*.a.test", "b.test", "x.a.test", "a.test:443")
