@@ -27,8 +27,9 @@ def test_every_command_line_of_a_message_can_be_typed() -> None:
             given = words[: words.index("--")] if "--" in words else words
             unknown = [word for word in given if word.startswith("--") and word.partition("=")[0] not in options]
             wrong += [f"{place}: {name} has no {word}" for word in unknown]
-            kinds = WORDS.match(tables[name].usage)
-            if kinds and words and re.fullmatch(r"[a-z]+", words[0]) and words[0] not in kinds[1].split():
+            usage = WORDS.match(tables[name].usage)
+            kinds = re.findall(r"[a-z]+", usage[1]) if usage else []
+            if kinds and words and re.fullmatch(r"[a-z]+", words[0]) and words[0] not in kinds:
                 wrong.append(f"{place}: {name} has no {words[0]}: {found[0]}")
     assert not wrong, "\n".join(wrong)
     assert seen > 40, "the search finds them"

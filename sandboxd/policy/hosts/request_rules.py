@@ -184,7 +184,7 @@ def _refusal(reason: Reason, text: str, rule: RequestRule | None = None) -> Deci
 
 
 _HINTS: Final = {
-    Reason.REQUEST_DENIED: "see the rules for requests: sandboxd settings get sandbox.network.requests",
+    Reason.REQUEST_DENIED: "see the rules for requests: sandboxd settings show sandbox.network.requests",
     Reason.REQUEST_UNSEEN: "use HTTP/1.1 without an upgrade, or WebSocket",
     Reason.REQUEST_UNCLEAR: "send a plain path, without dot segments and double encoding, and no method override",
 }
