@@ -61,6 +61,9 @@ for one in run-*; do
   if timeout 60 sh "$one" </dev/null 2>&1 | grep -v ^warning: >"$O/said"; then echo "FAIL: $one"; cat "$O/said"
   else echo "PASS: $one"; fi
 done >"$O/bash.log" 2>&1"""
+_GO = """export GOCACHE="$O/cache" GOFLAGS=-mod=mod GO111MODULE=off HOME="$O"
+go test -short -count=1 -v bufio io/fs io/ioutil os os/exec os/signal path/filepath syscall archive/tar log/syslog \
+    >go.log 2>&1 </dev/null"""
 _COREUTILS = """cp -a "$S" built; cd built
 make -j2 check-TESTS VERBOSE=no SUBDIRS=. TESTS="$(
   ls tests/ch*/*.sh tests/cp/*.sh tests/d[fu]/*.sh tests/i*/*.sh tests/l[ns]/*.sh tests/m[kv]*/*.sh tests/r*/*.sh \
@@ -95,6 +98,7 @@ SUITES = (
         _BASH,
         "./configure -q --without-bash-malloc && make -s -j2 && make -s recho zecho printenv xcase",
     ),
+    Suite("go", "golang", "go version", _GO, told=r"^ *--- (?P<how>PASS|FAIL|SKIP): (?P<name>\S+)"),
     Suite("coreutils", "coreutils", "ls --version", _COREUTILS, "./configure -q && make -s -j2"),
 )
 _WORDS = {"ok": "passed", "PASS": "passed", "SKIP": "skipped", "skipped": "skipped"}
