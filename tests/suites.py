@@ -31,7 +31,8 @@ MOST_S = 1500
 HEAD = """# Compatibility
 
 What test suites of other projects notice of a sandbox with default settings. `./dev suites` runs each twice, bare and
-inside, and writes this page. A test differs when it passes bare and does not pass inside.
+inside, and writes this page. A test differs when it passes bare and does not pass inside. Of git, coreutils, Go and
+CPython it takes a part, so that one comparison needs some minutes.
 
 """
 
