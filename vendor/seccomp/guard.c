@@ -254,7 +254,11 @@ long on_behalf(const struct seccomp_notif *asked, const struct shape *shape, lon
         || call(prlimit64, asked->pid, RLIMIT_LOCKS, NULL, &locks) || locks.rlim_max <= NARROWED) {
         return GOES_ON;
     }
-    call(umask, locks.rlim_cur >> 9 == MARK ? locks.rlim_cur & 0777 : process_of(asked->pid).mask);
+    static uint64_t mask = ~0ull, its;
+    its = locks.rlim_cur >> 9 == MARK ? locks.rlim_cur & 0777 : process_of(asked->pid).mask;
+    if (its != mask) {
+        call(umask, mask = its);
+    }
     if (opens) {
         int given = shape->kind == OPENED;
         long fd = open_in_zone(asked, from, given ? flags : flags | O_WRONLY, argument[1 + given]);

@@ -145,8 +145,11 @@ char *own_link(long fd) {
     return link;
 }
 
+int own_files = AT_FDCWD;
+
 long name_of(long fd, char *to, unsigned long size) {
-    long length = call(readlinkat, AT_FDCWD, own_link(fd), to, size - 1);
+    const char *link = own_link(fd) + (own_files == AT_FDCWD ? 0 : sizeof "/proc/self/fd/" - 1);
+    long length = call(readlinkat, own_files, link, to, size - 1);
     to[length > 0 ? length : 0] = 0;
     return length;
 }

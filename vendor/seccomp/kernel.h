@@ -33,6 +33,7 @@ int dispose(int signal, void (*how)(int));    /* whether it was ignored */
 uint64_t ignore(uint64_t these);              /* and no others; returns the set of those ignored before, but SIGCHLD */
 char *put(char *to, const char *text);
 char *own_link(long fd);
+extern int own_files; /* the directory of the own descriptors, once it is open: a path to it takes long */
 long name_of(long fd, char *to, unsigned long size);
 char *last_part(char *of);        /* and takes slashes from its end */
 int option(int socket, int name); /* of SOL_SOCKET; -1: it has none */

@@ -43,6 +43,10 @@ void watch(int given, uint32_t flags) {
     watched = flags;
     timer = (int)call(timerfd_create, 1 /* CLOCK_MONOTONIC */, TFD_CLOEXEC | TFD_NONBLOCK);
     tell_notifier(WAKE_UP_AT_ONCE, (void *)1);
+    long files = call(openat, AT_FDCWD, "/proc/self/fd", O_PATH | O_CLOEXEC);
+    if (files >= 0) {
+        own_files = (int)files;
+    }
     char self[4] = {0};
     proc_is_ours = call(readlinkat, AT_FDCWD, "/proc/self", self, sizeof self) == 1 && *self == '1';
 }
