@@ -145,25 +145,32 @@ static long open_in_zone(const struct seccomp_notif *asked, long *from, uint64_t
     long fd = AGAIN_;
     for (int hop = 0; hop < MOST_HOPS && fd == AGAIN_; hop++) {
         struct spot at = spot_of(asked->pid, *from, path[0]);
-        long there = at.in_zone && !at.has_slash ? look(at.directory, at.name, O_NOFOLLOW, 0) : -EINVAL;
+        int may = at.in_zone && !at.has_slash;
+        long there = -EINVAL, made = -EEXIST; /* most often it is not there: that is tried before it is looked at */
+        if (may && at.relation != GUARDED && still_waits(asked->id)) {
+            made = call(openat, at.directory, at.name, flags | O_EXCL | O_CLOEXEC, mode);
+        }
+        if (may && made == -EEXIST) {
+            there = look(at.directory, at.name, O_NOFOLLOW, 0);
+        }
         fd = GOES_ON;
         int kind = look_at(there)->stx_mode & S_IFMT;
-        if (there >= 0 && flags & O_EXCL) {
+        if (made != -EEXIST) {
+            fd = made;
+            if (made >= 0) {
+                tell_made(asked, &at, 0);
+            }
+        } else if (there >= 0 && flags & O_EXCL) {
             fd = -EEXIST;
         } else if (there == -ENOENT || kind == S_IFREG) {
             fd = at.relation == GUARDED    ? -EACCES
                  : !still_waits(asked->id) ? ANSWERED
                  : kind                    ? call(openat, AT_FDCWD, own_link(there),
                                                   (flags & ~(O_CREAT | O_NOFOLLOW)) | O_CLOEXEC | O_NONBLOCK)
-                                           : call(openat, at.directory, at.name, flags | O_EXCL | O_CLOEXEC, mode);
-            if (fd >= 0 && !kind) {
-                tell_made(asked, &at, 0);
-            }
-            if (fd == -EEXIST && !(flags & O_EXCL)) {
-                fd = AGAIN_;
-            } else if (fd == -EAGAIN) { /* a lease: the caller waits for it */
+                                           : AGAIN_; /* it has gone meanwhile */
+            if (fd == -EAGAIN) {  /* a lease: the caller waits for it */
                 fd = GOES_ON;
-            } else if (fd >= 0 && kind) {
+            } else if (fd >= 0 && fd < GOES_ON) {
                 call(fcntl, fd, F_SETFL, flags);
             }
         } else if (kind == S_IFLNK && flags & O_NOFOLLOW) {
