@@ -12,7 +12,7 @@ from support.proxies import rules
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIBszCC+/==\n-----END CERTIFICATE-----"
 
 
-async def test_a_bundle_has_the_certificates_of_a_file_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_bundle_has_certificates_and_nothing_else(tmp_path: Path) -> None:
     named = tmp_path / "keys.pem"
     named.write_text(f"secret\n-----BEGIN PRIVATE KEY-----\nsecret key\n-----END PRIVATE KEY-----\n{CERTIFICATE}\nlast")
     trust = CertificateTrust(str(tmp_path / "trust"))

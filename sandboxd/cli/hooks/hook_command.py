@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import sys
-import tempfile
 from typing import Any
 
 from sandboxd.cli.arguments import Help, Option, UsageError, suggestion, visible
 from sandboxd.cli.hooks.dialects import DIALECTS, PLUGIN, Dialect
+from sandboxd.cli.hooks.installing import refuse_opened, write_file
 from sandboxd.cli.output import fail
-from sandboxd_client import programs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,17 +73,6 @@ def main(arguments: Sequence[str]) -> int:
         return fail(f"{path} is not changed: {error}", "correct the file, and run this command again")
     except OSError as error:
         return fail(f"cannot write {path}: {error.strerror}", f"make {os.path.dirname(path)} writable for you")
-
-
-def refuse_opened(program: Sequence[str]) -> int:
-    """Return 0, or the status of an error where commands could have written this installation."""
-    opened = programs.opened_place((program[0], sys.prefix))
-    if not opened:
-        return 0
-    return fail(
-        f"nothing is installed: commands could write {opened}, where this program is",
-        "install sandboxd outside all projects with: ./dev install, in a checkout of sandboxd",
-    )
 
 
 def _install(dialect: Dialect, path: str) -> int:
@@ -201,24 +188,3 @@ def _remove(dialect: Dialect, settings: dict[str, Any]) -> bool:
 
 def _write(path: str, settings: dict[str, Any]) -> None:
     write_file(path, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
-
-
-def write_file(path: str, text: str) -> None:
-    """Replace the file behind all links in one step; its mode stays."""
-    real = os.path.realpath(path)
-    os.makedirs(os.path.dirname(real), mode=0o700, exist_ok=True)
-    try:
-        mode = stat.S_IMODE(os.stat(real).st_mode)
-    except FileNotFoundError:
-        mode = 0o600
-    descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(real), prefix=".sandboxd-")
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            os.fchmod(file.fileno(), mode)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, real)
-    except BaseException:
-        os.unlink(temporary)
-        raise

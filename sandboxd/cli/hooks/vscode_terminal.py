@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from sandboxd.cli.hooks.hook_command import refuse_opened, write_file
 from sandboxd.cli.hooks.hook_event import own_program
+from sandboxd.cli.hooks.installing import refuse_opened, write_file
 from sandboxd.cli.output import fail
 from sandboxd.errors import SettingsError
 from sandboxd.settings.jsonc import parse_jsonc
