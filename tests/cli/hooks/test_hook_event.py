@@ -164,7 +164,7 @@ def test_a_daemon_that_does_not_answer_is_a_denial(cli: CommandLine, fake: FakeD
 
 
 def test_without_a_daemon_that_starts_it_is_a_denial(cli: CommandLine, tmp_path: Path) -> None:
-    cli.env["SANDBOXD_SOCKET"] = "/dev/null/s.sock"
+    cli.env |= {"SANDBOXD_SOCKET": "/dev/null/s.sock", "HOME": str(tmp_path / "home")}
     said = answer(cli, BY_NAME["claude"], event(BY_NAME["claude"], tmp_path))
     assert behavior(BY_NAME["claude"], said) == "deny"
 
