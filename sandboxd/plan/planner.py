@@ -140,8 +140,10 @@ class Planner:
         return plan.view.facts is None or self._facts.unchanged(plan.view.facts)
 
     def remove_made(self, plan: Plan, since: float) -> str:
-        """Remove targets of masks that the sandbox itself has made since a time; return the first or ""."""
-        kept = {path.rstrip("/") for path in plan.view.placeholders}
+        """Remove targets of masks that the sandbox itself has made since a time; return the first or "".
+
+        No target is made for those that only a search asks for: they are copies of other masks."""
+        kept = {path.rstrip("/") for path in plan.view.placeholders} | plan.view.searched
         masks = (mount.target for mount in plan.view.mounts if mount.operation in _MASKS)
         return self._facts.remove_made((path for path in masks if path not in kept), since)
 

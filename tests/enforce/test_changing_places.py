@@ -31,6 +31,9 @@ def top(at):
         try: os.mkdir(name)
         except OSError: pass
     os.makedirs(at + "/.claude/commands")
+def secret(at):
+    os.makedirs(at + "/d.key"); open(at + "/a.key", "w").close(); open(at + ".key", "w").close()
+    os.unlink(at + ".key")
 def gone(at):
     for one in (at, at + "x"):
         if os.path.islink(one): os.unlink(one)
@@ -38,7 +41,7 @@ def gone(at):
 for n in range(20):
     if not os.fork():
         while not os.path.exists("end"):
-            try: (repository, name, link, swap, top)[n % 5]("c%d" % n)
+            try: (repository, name, link, swap, top, secret)[n % 6]("c%d" % n)
             except OSError: pass
             gone("c%d" % n)
         os._exit(0)
@@ -49,9 +52,10 @@ STARTS = """
 import json
 from sandboxd_client import Client
 failed = []
+LINE = "! touch s/t/.vscode/x s/t/.git/hooks/x s/t/.mcp.json && ! cat s/t/a.key && ! ls s/t/d.key && touch s/t/y"
 with Client(autostart=False) as box:
     for n in range(10):
-        try: box.run("! touch s/t/.vscode/x s/t/.git/hooks/x s/t/.mcp.json && touch s/t/y", cwd=".", check=True)
+        try: box.run(LINE, cwd=".", check=True)
         except Exception as error: failed.append(f"{type(error).__name__}: {error}")
 print(json.dumps(failed))
 """
@@ -74,13 +78,18 @@ def there(identity: Identity) -> Path:
     place = identity.workspace / "s" / "t"
     identity.write(place / ".vscode" / "settings.json", "")
     identity.write(place / ".mcp.json", "")
+    identity.write(place / "a.key", "secret")
+    identity.write(place / "d.key" / "x", "secret")
     identity.run(["git", "init", "-q", str(place)], check=True)
     return place
 
 
 @pytest.mark.parametrize("way", ["guard", "placeholders"])
 def test_others_start_beside_names_that_come_and_go(start_daemon: StartDaemon, there: Path, way: str) -> None:
-    daemon = start_daemon(env={"SANDBOXD_TEST_PLACEHOLDERS": "1"} if way == "placeholders" else {})
+    daemon = start_daemon(
+        settings={"sandbox": {"filesystem": {"denyRead": ["./**/*.key"]}}},
+        env={"SANDBOXD_TEST_PLACEHOLDERS": "1"} if way == "placeholders" else {},
+    )
     work = daemon.identity.workspace
     client = daemon.popen("run", "--", "python3", "-c", CHURN, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     wait_until((work / "begun").exists, "the names come and go")

@@ -204,21 +204,24 @@ def _add_pattern(
     table: PathTable, own: _OwnPlaces, facts: Facts, link_trust: LinkTrust, rule: PathRule, reason: MarkReason
 ) -> None:
     matches = facts.globs.get(rule.path, ()) if rule.bounded else facts.globs[rule.path]
-    if reason.mark & _DENIES:  # also without a match: later matches have to be where the rule looks
-        for link in facts.paths[split_pattern(rule.path)[0]].links:
+    denies, root = bool(reason.mark & _DENIES), split_pattern(rule.path)[0]
+    if denies:  # also without a match: later matches have to be where the rule looks
+        for link in facts.paths[root].links:
             table.add_guard(link.path)
         _warn_of_unfollowed(table, reason, facts.unfollowed.get(rule.path, ()))
     for match in matches:
-        if not reason.mark & _DENIES and not link_trust.opens(rule, match.path):
+        if not denies and not link_trust.opens(rule, match.path):
             _warn_of_link(table, link_trust, reason, match.real, match.links)
         elif not _special(table, own, match.real, reason.mark, rule):
-            table.add_found(match, reason, guard=bool(reason.mark & _DENIES))
+            table.searching = denies and match.path != root  # a match that is gone at the start is not covered
+            table.add_found(match, reason, guard=denies)
+            table.searching = False
             _warn_of_pipe(table, reason, match.real, match.kind)
-    if not matches and reason.mark & _DENIES:
+    if not matches and denies:
         _warn_of_doubt(table, reason)
     if reason.mark & Mark.DENY_WRITE and rule.missing is not Missing.UNMEANT:
         table.warn(f"{reason.text}: covers what exists when a command starts, not what it creates")
-    elif not matches and not reason.mark & _DENIES:
+    elif not matches and not denies:
         table.warn(f"{reason.text}: matches nothing, so nothing was opened")
 
 

@@ -8,7 +8,7 @@ directories and files mounted on themselves."""
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sandboxd.backends.linux.network.namespace_program import LateMount, MountMethod
@@ -31,24 +31,54 @@ class Split:
 def split(view: FileView) -> Split:
     """Divide all effective mounts of a view."""
     links = tuple(LateMount(MountMethod.ENTRY, path, if_there=path in view.searched) for path in view.open_links)
-    late = _late_ones(view.mounts, view.searched)
+    models = _lasting_models(view)
+    late = _late_ones(view.mounts, view.searched, {model.operation: model.target for model in models})
     early = tuple(
-        mount for mount in view.mounts if mount.target not in late and mount.operation is not Operation.OVERLAY
+        mount
+        for mount in _with_models(view.mounts, models)
+        if mount.target not in late and mount.operation is not Operation.OVERLAY
     )
     return Split(early, (*late.values(), *links))
 
 
-def _late_ones(mounts: Sequence[Mount], searched: frozenset[str]) -> dict[str, LateMount]:
-    """Return late mounts by target, in order.
+def _lasting_models(view: FileView) -> tuple[Mount, ...]:
+    """Return models for masks that only a search asks for: in the daemon's own masked directory, where none can go."""
+    place = next((mount.target for mount in view.mounts if mount.traverse_only), None)
+    if place is None:
+        return ()
+    found = {
+        mount.operation: mount for mount in view.mounts if mount.target in view.searched and not mount.traverse_only
+    }
+    return tuple(
+        replace(found[operation], target=f"{place}/{operation.value}")
+        for operation in (Operation.MASK_FILE, Operation.MASK_DIRECTORY)
+        if operation in found
+    )
 
-    Those that only a search asks for may be gone by now, and no model of a mask is among them if it can be helped."""
+
+def _with_models(mounts: Sequence[Mount], models: Sequence[Mount]) -> Iterator[Mount]:
+    for mount in mounts:
+        yield mount
+        if models and mount.target == posixpath.dirname(models[0].target) and mount.traverse_only:
+            for model in models:
+                yield model
+                if model.operation is Operation.MASK_DIRECTORY:
+                    yield Mount(Operation.REMOUNT_READ_ONLY, model.target)
+
+
+def _late_ones(
+    mounts: Sequence[Mount], searched: frozenset[str], lasting: Mapping[Operation, str]
+) -> dict[str, LateMount]:
+    """Return late mounts by target, in order, as copies of `lasting` models or of masks among them.
+
+    Those that only a search asks for may be gone by now."""
     sealed = {mount.target for mount in mounts if mount.operation is Operation.REMOUNT_READ_ONLY}
     shown = {mount.target: mount for mount in mounts if mount.operation is not Operation.REMOUNT_READ_ONLY}
-    models: dict[Operation, str] = {}
+    models = dict(lasting)
     found: list[LateMount] = []
     frame: set[str] = set()
     """Directories with mounts of bubblewrap in them, which must stay as they are."""
-    for mount in sorted(mounts, key=lambda mount: mount.target in searched):
+    for mount in mounts:
         if mount.operation in _MASKS and _is_plain(mount, sealed) and _stands_on_the_host(mount, shown):
             models.setdefault(mount.operation, mount.target)
     for mount in reversed(mounts):

@@ -55,6 +55,26 @@ def test_what_stands_in_a_mask_is_left_to_bubblewrap() -> None:
     assert made.late == (LateMount(MountMethod.READ_ONLY, "/w/s"),)
 
 
+def test_masks_that_may_be_gone_are_copies_of_lasting_ones() -> None:
+    mounts = (
+        Mount(Operation.READ_ONLY, "/", "/"),
+        Mount(Operation.MASK_DIRECTORY, "/own", traverse_only=True),
+        Mount(Operation.WRITABLE, "/w", "/w"),
+        Mount(Operation.MASK_FILE, "/w/a", MASK),
+        Mount(Operation.MASK_DIRECTORY, "/w/d"),
+        Mount(Operation.REMOUNT_READ_ONLY, "/w/d"),
+        Mount(Operation.REMOUNT_READ_ONLY, "/own"),
+    )
+    made = split(FileView(mounts, searched=frozenset({"/w/a", "/w/d"})))
+    assert [mount.target for mount in made.early] == [
+        "/", "/own", "/own/mask-file", "/own/mask-directory", "/own/mask-directory", "/w", "/own"
+    ]  # fmt: skip
+    assert made.late == (
+        LateMount(MountMethod.COPY, "/w/a", "/own/mask-file", if_there=True),
+        LateMount(MountMethod.COPY, "/w/d", "/own/mask-directory", if_there=True),
+    )
+
+
 NAMES = st.sampled_from("abc")
 PATHS = st.lists(NAMES, min_size=1, max_size=4).map(lambda names: "/" + "/".join(names))
 MARKS = st.sampled_from([Mark.ALLOW_READ, Mark.ALLOW_WRITE, Mark.DENY_READ, Mark.DENY_WRITE])
