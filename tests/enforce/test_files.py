@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.lab import Lab, Rules
+from support.lab import LS, Lab, Rules
 from support.users import Identity
 
 
@@ -98,7 +98,7 @@ def test_a_denied_file_in_a_writable_directory(lab: Lab) -> None:
 def test_a_home_that_is_denied_with_a_writable_child(lab: Lab) -> None:
     """Parents are mounted before children, in whatever lists they stand."""
     child = lab.identity.write(lab.home / "p" / "old", "old").parent
-    done = lab.run("touch ~/p/f; ls ~/p", deny_read=["~"], allow_read=["~/p"], allow_write=["~/p"])
+    done = lab.run(f"touch ~/p/f; {LS} ~/p", deny_read=["~"], allow_read=["~/p"], allow_write=["~/p"])
     assert done.stdout.split() == ["f", "old"]
     assert (child / "f").exists()
 
@@ -207,7 +207,9 @@ def test_a_repository_in_a_protected_place_is_a_project(lab: Lab) -> None:
 def test_everything_denied_but_what_programs_need(lab: Lab) -> None:
     """The files that the sandbox itself needs are there. With a network: test_field_messages."""
     rules: Rules = {"deny_read": ["//"], "allow_read": ["/usr", "/lib", "/lib64", "/bin", "/etc", "."]}
-    done = lab.run("cat /etc/hostname >/dev/null; echo $TMPDIR; echo x > $TMPDIR/y; cat /tmp/y; ls; touch z", **rules)
+    done = lab.run(
+        f"cat /etc/hostname >/dev/null; echo $TMPDIR; echo x > $TMPDIR/y; cat /tmp/y; {LS}; touch z", **rules
+    )
     assert done.ok and done.stdout.split()[1:] == ["x"], done
     for attempt in ("ls /", "ls /var", f"ls {lab.home}", "ls /opt", "touch /new", "mkdir /tmp2"):
         assert not lab.run(attempt, **rules).ok, attempt

@@ -68,6 +68,10 @@ class Rules(TypedDict, total=False):
     env: dict[str, str]
 
 
+LS = "ls -I 'opencode.json*'"
+"""Lists what a laboratory has made: without the guard, protected names without a dot stand there as placeholders."""
+
+
 class Lab:
     """Runs as `identity`, in its workspace unless told otherwise. Keeps one process, so rules and scans stay warm.
     `here`: it is started by the calling thread, and sees the mounts that this one sees."""

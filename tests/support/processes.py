@@ -56,7 +56,7 @@ def _status(pid: int) -> tuple[bytes, list[bytes]] | None:
     some times."""
     try:
         file = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     try:
         text = os.read(file, 4096)
