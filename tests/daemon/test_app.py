@@ -89,7 +89,9 @@ async def test_an_idle_daemon_has_nothing_to_wake_up_for(around: Surroundings, r
                 machine.backend.launches[0].end()
         await wait_until_async(lambda: not running.daemon.sessions.all(), "the sessions end")
         loop: Any = asyncio.get_running_loop()
-        assert [timer for timer in loop._scheduled if not timer.cancelled()] == []
+        await wait_until_async(
+            lambda: all(timer.cancelled() for timer in loop._scheduled), "the last turn of requests is over"
+        )
 
 
 async def test_a_machine_that_cannot_be_assembled_leaves_nothing(around: Surroundings) -> None:
