@@ -23,7 +23,8 @@ from bench.private_daemon import Bench
 from bench.rows import Row
 from bench.timing import in_turns, median, ms
 
-CONNECTIONS = 1000
+CONNECTIONS = 250
+"""Fewer than a command may have (`MOST_TLS`)."""
 
 
 @dataclass(frozen=True, slots=True)
