@@ -1,10 +1,10 @@
 """Test suites of other projects, run bare and inside with default settings, and what differs: docs/compatibility.md.
 
-    ./dev suites [cpython|git|tar|bash|coreutils...]
+    ./dev suites [cpython|git|tar|bash|go|coreutils|node|postgres...]
 
 The bare run has a frame as well: everything is read-only but a new directory, in which both run. Only what passes bare
 and not inside is a difference; what fails in both says nothing of the sandbox. Sources come with apt, by a list of
-their own, and are built once beside the Python environment."""
+their own, in the version nearest to that of the installed program, and are built once beside the Python environment."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -31,8 +32,8 @@ MOST_S = 1500
 HEAD = """# Compatibility
 
 What test suites of other projects notice of a sandbox with default settings. `./dev suites` runs each twice, bare and
-inside, and writes this page. A test differs when it passes bare and does not pass inside. Of git, coreutils, Go and
-CPython it takes a part, so that one comparison needs some minutes.
+inside, and writes this page. A test differs when it passes bare and does not pass inside. Of git, coreutils, Go, Node
+and CPython it takes a part, so that one comparison needs some minutes.
 
 """
 
@@ -51,6 +52,8 @@ class Suite:
     told: str = r"^(?P<how>PASS|FAIL|SKIP|ERROR): (?P<name>\S+)"
     why: str = ""
     """The reason of the differences that are known."""
+    root: bool = True
+    """Whether its programs run as root."""
 
 
 _CPYTHON = """test_fcntl test_os test_pathlib test_posix test_selectors test_shutil test_socket test_socketserver
@@ -72,6 +75,22 @@ _COREUTILS = """mkdir built; cp -a "$S/." built; cd built
 make -j2 check-TESTS VERBOSE=no SUBDIRS=. TESTS="$(
   ls tests/ch*/*.sh tests/cp/*.sh tests/d[fu]/*.sh tests/i*/*.sh tests/l[ns]/*.sh tests/m[kv]*/*.sh tests/r*/*.sh \
     tests/touch/*.sh | awk 'NR % 4 == 1' | tr '\n' ' ')" >"$O/coreutils.log" 2>&1 </dev/null"""
+_NODE = r"""export NODE_TEST_DIR="$O"; mkdir said
+ls "$S"/test/parallel/test-{child-process,cluster,dgram,fs,http,net,process,worker}-*.js | awk 'NR % 8 == 1' |
+xargs -P 2 --process-slot-var=TEST_THREAD_ID -I @ bash -c '
+  name=$(basename "@" .js) how=FAIL
+  if timeout 60 node $(sed -n "s|^// Flags: ||p" "@") "@" >"said/$name" 2>&1 </dev/null; then
+    how=PASS; ! grep -q "^1\.\.0 # Skipped" "said/$name" || how=SKIP
+  fi
+  echo "$how: $name" >>node.log'"""
+_POSTGRES_BIN = "/usr/lib/postgresql/15/bin"
+_POSTGRES = f"""T="$S/src/test/regress"
+"$T/pg_regress" --inputdir="$T" --dlpath="$T" --schedule="$T/parallel_schedule" --max-concurrent-tests=20 \
+  --bindir={_POSTGRES_BIN} --outputdir="$O" --temp-instance="$O/instance" --no-locale --encoding=UTF8 \
+  >postgres.log 2>&1 </dev/null"""
+_POSTGRES_MAKE = """./configure -q --without-readline --without-zlib CFLAGS=-O1 &&
+make -s -j2 -C src/test/regress all &&
+make -s -C contrib/spi && cp contrib/spi/autoinc.so contrib/spi/refint.so src/test/regress"""
 SUITES = (
     Suite(
         "cpython",
@@ -105,8 +124,67 @@ SUITES = (
     ),
     Suite("go", "golang", "go version", _GO, why=_CREDENTIALS, told=r"^ *--- (?P<how>PASS|FAIL|SKIP): (?P<name>\S+)"),
     Suite("coreutils", "coreutils", "ls --version", _COREUTILS, "./configure -q && make -s -j2"),
+    Suite("node", "nodejs", "node --version", _NODE, "true"),
+    Suite(
+        "postgres",
+        "postgresql-15",
+        f"{_POSTGRES_BIN}/postgres --version",
+        _POSTGRES,
+        _POSTGRES_MAKE,
+        r"^(?:test)? +(?P<name>\S+) +\.\.\. (?P<how>ok|FAILED|failed)",
+        root=False,
+    ),
 )
 _WORDS = {"ok": "passed", "PASS": "passed", "SKIP": "skipped", "skipped": "skipped"}
+
+
+def nearest(versions: Sequence[str], installed: str) -> str:
+    """Return the version of a package that has most of an installed version's numbers, and of these the newest."""
+
+    def likeness(version: str) -> tuple[int, list[int]]:
+        numbers = re.findall(r"\d+", version.rpartition(":")[2])
+        shared = takewhile(lambda pair: pair[0] == pair[1], zip(installed.split("."), numbers, strict=False))
+        return len(list(shared)), list(map(int, numbers))
+
+    return max(versions, key=likeness)
+
+
+def _version(suite: Suite) -> str:
+    """Return the line in which a suite's program tells its version. Raises CalledProcessError."""
+    text = subprocess.run(suite.version.split(), capture_output=True, text=True, check=True).stdout
+    return text.splitlines()[0]
+
+
+def _fetch(suite: Suite, tree: Path) -> str:
+    """Unpack the source of a suite with apt and return its version. Raises CalledProcessError."""
+    for name in ("lists/partial", "cache/archives/partial", "parts"):
+        (BUILT / "apt" / name).mkdir(parents=True, exist_ok=True)
+    text = re.sub("^Types: deb$", "Types: deb-src", APT.read_text(), flags=re.M)
+    text = re.sub(
+        "^Suites: (bookworm.*)", lambda old: f"{old[0]} {old[1].replace('bookworm', 'trixie')}", text, flags=re.M
+    )
+    (BUILT / "apt/parts/source.sources").write_text(text)
+    places = {"SourceList": "/dev/null", "SourceParts": f"{BUILT}/apt/parts"}
+    options = [f"-oDir::Etc::{name}={place}" for name, place in places.items()]
+    options += [f"-oDir::State::Lists={BUILT}/apt/lists", f"-oDir::Cache={BUILT}/apt/cache"]
+    options += ["-qq", f"-oAPT::Sandbox::User={'root' if os.getuid() == 0 else ''}"]
+    subprocess.run(["apt-get", *options, "update"], check=True)
+    shown = ["apt-cache", *options, "showsrc", "--only-source", suite.package]
+    shown_text = subprocess.run(shown, check=True, capture_output=True, text=True).stdout
+    found = re.search(r"\d+(\.\d+)+", _version(suite))
+    version = nearest(re.findall("^Version: (.*)", shown_text, re.M), found[0] if found else "")
+    with tempfile.TemporaryDirectory(dir=BUILT) as fetched:
+        wanted = ["apt-get", *options, "source", "--download-only", f"{suite.package}={version}"]
+        subprocess.run(wanted, cwd=fetched, check=False)
+        for description in Path(fetched).glob("*.dsc"):
+            unpack = ["dpkg-source", "--no-check", "-x", str(description), str(tree)]
+            subprocess.run(unpack, check=True, stdout=subprocess.DEVNULL)
+            return version
+        # A mirror may lack the description of a version that was replaced: what its author published has the tests.
+        (archive,) = Path(fetched).glob("*.orig.tar.*[!c]")
+        tree.mkdir()
+        subprocess.run(["tar", "-x", "--strip-components=1", "-C", tree, "-f", archive], check=True)
+    return version
 
 
 def _source(suite: Suite) -> Path:
@@ -119,29 +197,15 @@ def _source(suite: Suite) -> Path:
     if not (tree / ".made").exists():
         print(f"suites: building {suite.name}", file=sys.stderr)
         shutil.rmtree(tree, ignore_errors=True)
-        for name in ("lists/partial", "cache/archives/partial", "parts"):
-            (BUILT / "apt" / name).mkdir(parents=True, exist_ok=True)
-        text = APT.read_text()
-        (BUILT / "apt/parts/source.sources").write_text(re.sub("^Types: deb$", "Types: deb-src", text, flags=re.M))
-        places = {"SourceList": "/dev/null", "SourceParts": f"{BUILT}/apt/parts"}
-        options = [f"-oDir::Etc::{name}={place}" for name, place in places.items()]
-        options += [f"-oDir::State::Lists={BUILT}/apt/lists", f"-oDir::Cache={BUILT}/apt/cache"]
-        options += ["-qq", f"-oAPT::Sandbox::User={'root' if os.getuid() == 0 else ''}"]
-        subprocess.run(["apt-get", *options, "update"], check=True)
-        with tempfile.TemporaryDirectory(dir=BUILT) as fetched:
-            subprocess.run(["apt-get", *options, "source", "--download-only", suite.package], cwd=fetched, check=True)
-            (description,) = Path(fetched).glob("*.dsc")
-            subprocess.run(
-                ["dpkg-source", "--no-check", "-x", description, tree], check=True, stdout=subprocess.DEVNULL
-            )
+        version = _fetch(suite, tree)
         environment = {**os.environ, "FORCE_UNSAFE_CONFIGURE": "1", "S": str(tree)}
         with (BUILT / f"{suite.name}.log").open("w") as log:
             subprocess.run(["sh", "-c", suite.make], cwd=tree, env=environment, stdout=log, stderr=log, check=True)
-        (tree / ".made").touch()
+        (tree / ".made").write_text(version)
     return tree
 
 
-def _results(suite: Suite, directory: Path) -> dict[str, str]:
+def results(suite: Suite, directory: Path) -> dict[str, str]:
     """Return `passed`, `failed` or `skipped` for each test of a run."""
     found = {}
     for log in sorted(directory.glob("*.log")):
@@ -166,7 +230,7 @@ def _run(frame: Sequence[str], suite: Suite, source: Path, directory: Path) -> t
     with (directory / "output").open("w") as log:
         words = [*frame, "bash", "-c", text]
         subprocess.run(words, cwd=directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=MOST_S)
-    return _results(suite, directory), time.monotonic() - began
+    return results(suite, directory), time.monotonic() - began
 
 
 def compare(suite: Suite, sandboxd: str, *, keep: bool = False) -> str:
@@ -181,8 +245,9 @@ def compare(suite: Suite, sandboxd: str, *, keep: bool = False) -> str:
     finally:
         if not keep:
             shutil.rmtree(base, ignore_errors=True)
-    version = subprocess.run(suite.version.split(), capture_output=True, text=True, check=True).stdout
-    version = version.splitlines()[0]
+    version = _version(suite)
+    made = re.match(r"(?:\d+:)?([\d.]+)", (source / ".made").read_text()) if suite.make else None
+    version += f" (tests of {made[1]})" if made and made[1] not in version else ""
     rows = [f"| {how} | {bare_count} | {inside_count} |" for how in ("passed", "failed", "skipped")
             for bare_count, inside_count in [[list(one.values()).count(how) for one in (bare, inside)]]]  # fmt: skip
     differ = sorted(name for name, how in bare.items() if how == "passed" and inside.get(name) != "passed")
@@ -207,7 +272,9 @@ def main() -> None:
     old = PAGE.read_text().split("\n## ")
     sections = {text.partition("\n")[0]: f"## {text.strip()}\n" for text in old[1:]}
     for suite in SUITES:
-        if not given.suites or suite.name in given.suites:
+        if not suite.root and os.getuid() == 0:
+            print(f"suites: {suite.name} is left out, since its programs refuse root", file=sys.stderr)
+        elif not given.suites or suite.name in given.suites:
             sections[suite.name] = compare(suite, sandboxd, keep=given.keep)
             if given.print:
                 print(sections[suite.name], flush=True)
