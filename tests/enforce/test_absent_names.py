@@ -116,7 +116,7 @@ def test_what_a_person_makes_meanwhile_is_theirs(daemon: DaemonProcess) -> None:
         assert (work / name).exists(), line
         top = work / name.split("/")[0]
         wait_until(partial(is_mounted_inside, client.pid, top), f"{top} is closed")
-        identity.run(["touch", "go"], cwd=work)
+    identity.run(["touch", "go"], cwd=work)
     wait_until((work / "tried").exists, "the command has tried all of them")
     assert {(work / name).read_text() for _, name in PERSON.values() if name != ".idea"} == {"mine\n"}
     identity.run(["sh", "-c", "echo anew > t.tmp; mv t.tmp .mcp.json; touch end"], cwd=work)
