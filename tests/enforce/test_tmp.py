@@ -322,6 +322,7 @@ if os.geteuid() == 0:
             libc = ctypes.CDLL(None, use_errno=True)
             assert libc.unshare(NEW_NAMESPACE) == 0
             assert libc.mount(b"none", b"/", None, RECURSIVE_PRIVATE, None) == 0
+            assert libc.mount(b"none", b"/tmp", b"tmpfs", 0, b"mode=1777") == 0  # other tests change that of the host
             with tempfile.TemporaryDirectory(prefix="sdt-", dir="/tmp") as name:
                 os.chmod(name, 0o755)
                 Path(name, "inner").mkdir()
