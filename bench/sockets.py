@@ -1,4 +1,4 @@
-"""What a connect costs inside: with Unix sockets decided on, as by default, ÷ all of them allowed."""
+"""Cost of a connect inside: with Unix sockets decided on, as by default, ÷ all of them allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it costs that TLS ends in the proxy, beside TLS from end to end through the same libraries.
+"""Cost of TLS that ends in the proxy, beside TLS from end to end through the same libraries.
 
 Three processes as in `bench.network`: this one is the client, one the origin, one the proxy. All use Python's ssl.
 """

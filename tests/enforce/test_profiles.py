@@ -48,7 +48,7 @@ STARTED = {
     "gemini": ".gemini/settings.json .gemini/tmp/bin/rg .gemini/system.md .gemini/agents/a.md .gemini/hooks/h",
     "opencode": ".local/share/opencode/bin/x .local/share/opencode/plugin/p .cache/opencode/node_modules/n",
 }
-"""What later sessions of an agent, or those that run outside, start or obey."""
+"""Files that later sessions of an agent, or those outside, start or obey."""
 
 
 def test_a_profile_closes_what_later_sessions_start(daemon: DaemonProcess) -> None:

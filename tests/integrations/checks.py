@@ -1,4 +1,4 @@
-"""What every framework is put through, with a model of the tests: run by the interpreter that has the framework."""
+"""Tasks for every framework, with a model of the tests: run by the interpreter that has the framework."""
 
 from __future__ import annotations
 

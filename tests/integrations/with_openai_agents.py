@@ -23,7 +23,7 @@ def shell_call(number: int, commands: tuple[str, ...], timeout_ms: int | None = 
 
 
 def outputs(item: Any) -> list[dict[str, Any]]:
-    """What the model gets for a shell call: one record for each command."""
+    """Results of a shell call for the model: one record for each command."""
     found: list[dict[str, Any]] = item["output"]
     return found
 

@@ -35,7 +35,7 @@ READ_ME = (rule("allow", "/me/**", methods=("read",)), rule("allow", "/me/up", m
 
 
 class Served:
-    """What an origin got: request lines and bodies."""
+    """Request lines and bodies that an origin got."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -1,4 +1,4 @@
-"""What `subprocess` does, as a table: each row is run with two modules of these names, which must say the same.
+"""Behaviour of `subprocess` as a table: each row is run with two modules of these names, which must say the same.
 
 Standard library only: a test also runs it as another user."""
 
