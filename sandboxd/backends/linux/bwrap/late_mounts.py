@@ -43,7 +43,8 @@ def split(view: FileView) -> Split:
 
 def _lasting_models(view: FileView) -> tuple[Mount, ...]:
     """Return models for masks that only a search asks for: in the daemon's own masked directory, where none can go."""
-    place = next((mount.target for mount in view.mounts if mount.traverse_only), None)
+    masked = (mount.target for mount in view.mounts if mount.traverse_only)
+    place = next((path for path in masked if path not in view.searched), None)
     if place is None:
         return ()
     found = {

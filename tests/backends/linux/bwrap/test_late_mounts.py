@@ -58,6 +58,7 @@ def test_what_stands_in_a_mask_is_left_to_bubblewrap() -> None:
 def test_masks_that_may_be_gone_are_copies_of_lasting_ones() -> None:
     mounts = (
         Mount(Operation.READ_ONLY, "/", "/"),
+        Mount(Operation.MASK_DIRECTORY, "/gone", traverse_only=True),
         Mount(Operation.MASK_DIRECTORY, "/own", traverse_only=True),
         Mount(Operation.WRITABLE, "/w", "/w"),
         Mount(Operation.MASK_FILE, "/w/a", MASK),
@@ -65,9 +66,9 @@ def test_masks_that_may_be_gone_are_copies_of_lasting_ones() -> None:
         Mount(Operation.REMOUNT_READ_ONLY, "/w/d"),
         Mount(Operation.REMOUNT_READ_ONLY, "/own"),
     )
-    made = split(FileView(mounts, searched=frozenset({"/w/a", "/w/d"})))
+    made = split(FileView(mounts, searched=frozenset({"/gone", "/w/a", "/w/d"})))
     assert [mount.target for mount in made.early] == [
-        "/", "/own", "/own/mask-file", "/own/mask-directory", "/own/mask-directory", "/w", "/own"
+        "/", "/gone", "/own", "/own/mask-file", "/own/mask-directory", "/own/mask-directory", "/w", "/own"
     ]  # fmt: skip
     assert made.late == (
         LateMount(MountMethod.COPY, "/w/a", "/own/mask-file", if_there=True),
