@@ -1,4 +1,4 @@
-"""What ./dev suites reads: versions of sources, and the logs of suites."""
+"""Parsers of ./dev suites: versions of sources, and logs of suites."""
 
 from __future__ import annotations
 

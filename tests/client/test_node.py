@@ -18,7 +18,7 @@ LIBRARY = CHECKOUT / "client" / "node"
 
 
 def node(code: str, *, env: dict[str, str] | None = None) -> Any:
-    """What a module prints as JSON; `lib` is the folder of the library."""
+    """Return the JSON that a module prints; `lib` is the folder of the library."""
     code = f"const lib = {json.dumps(LIBRARY.as_uri())};\n{code}"
     done = subprocess.run(
         ["node", "--input-type=module", "-e", code],

@@ -53,7 +53,7 @@ def test_a_sandbox_that_failed_is_no_status(session: Session, fake: FakeDaemon) 
 
 
 async def _observed(names: Any) -> list[Any]:
-    """What asyncio's two functions do, by the same steps."""
+    """Compare asyncio's two functions by the same steps."""
     pipe = asyncio.subprocess.PIPE
     found: list[Any] = []
     process = await names.create_subprocess_exec("cat", stdin=pipe, stdout=pipe)

@@ -158,7 +158,7 @@ def test_where_names_cannot_be_compared_there_are_placeholders(placeholders: Non
 
 
 def test_writing_a_name_that_is_hidden_is_refused(identity: Identity, start_daemon: StartDaemon) -> None:
-    """What stands there to hide it is a directory: no program hears of that."""
+    """Refuse a hidden name as a name, although a directory hides it."""
     work = identity.workspace
     (work / "closed").mkdir()
     closed = [str(work / name) for name in ("gone", "closed")]

@@ -1,4 +1,4 @@
-"""What a program sees of calls that make names: the same with the guard as from the kernel alone."""
+"""Results of calls that make names: the same with the guard as from the kernel alone."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ ENV = {"PATH": os.environ["PATH"], "NAME": "válue"}
 
 
 def said(action: Callable[[Any, Path], Any], module: Any, where: Path) -> object:
-    """What an action returns or raises, in comparable form."""
+    """Return the result or error of an action in comparable form."""
     try:
         result = action(module, where)
     except cpython.CalledProcessError as error:

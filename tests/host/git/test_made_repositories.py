@@ -1,4 +1,4 @@
-"""Which repositories count as made by commands, by path, inode and the times at which commands ran."""
+"""Record of repositories made by commands, by path, inode and the times at which commands ran."""
 
 from __future__ import annotations
 
