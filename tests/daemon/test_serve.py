@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -55,8 +56,10 @@ def events(daemon: DaemonProcess) -> list[dict[str, Any]]:
 
 def temporary_directory(daemon: DaemonProcess) -> Path:
     """That of this daemon, which it holds a lock in; other daemons of the same user have theirs beside it."""
-    descriptors = Path(f"/proc/{daemon.pid}/fd").iterdir()
-    links = [os.readlink(descriptor) for descriptor in descriptors]
+    links = []
+    for descriptor in Path(f"/proc/{daemon.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed since the directory was listed
+            links.append(os.readlink(descriptor))
     (lock,) = [link for link in links if link.startswith(f"/var/tmp/sandboxd-{daemon.identity.uid}/d-")]
     return Path(lock).parent
 

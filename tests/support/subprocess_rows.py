@@ -136,7 +136,7 @@ ROWS: dict[str, Callable[[Any, Path], Any]] = {
     "terminate": ended_by(signal.SIGTERM, "echo up; exec sleep 1000"),
     "interrupt": ended_by(signal.SIGINT, "echo up; exec sleep 1000"),
     "trapped": ended_by(
-        signal.SIGTERM, "trap 'echo bye; exit 5' TERM; echo up; while :; do sleep 0.05; done 2>/dev/null"
+        signal.SIGTERM, "exec 2>/dev/null; trap 'echo bye; exit 5' TERM; echo up; while :; do sleep 0.05; done"
     ),
     "kill": killed,
     "communicate": lambda sp, where: spoken(sp.Popen(["cat"], stdin=sp.PIPE, stdout=sp.PIPE), b"said"),
