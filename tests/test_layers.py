@@ -80,7 +80,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sandboxd.policy.paths.wide_places", "sandboxd.policy.commands.exclusion",
         "sandboxd.proxy.fair_share",
     ),
-    "sandboxd.cli": ("sandboxd.__version__", "sandboxd.PACKAGE", "sandboxd_client"),
+    # What screens show: answers of the daemon in, rows out.
+    "sandboxd.screens": ("sandboxd.policy.display", "sandboxd_client.wire.messages"),
+    "sandboxd.cli": ("sandboxd.__version__", "sandboxd.PACKAGE", "sandboxd_client", "sandboxd.screens"),
     "sandboxd.cli.control.serve": ("sandboxd_client", "sandboxd.app.process"),
     # The settings of an editor have comments.
     "sandboxd.cli.hooks.vscode_terminal": (
@@ -132,7 +134,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
 }
 
 # Pure: the same answer for the same arguments, whatever the machine. Paths are text there (posixpath).
-_PURE = ("errors", "paths", "quantities", "handover", "settings", "policy", "plan")
+_PURE = ("errors", "paths", "quantities", "handover", "settings", "policy", "plan", "screens")
 PURE_PACKAGES = tuple(f"sandboxd.{name}" for name in _PURE)
 TOUCHES_THE_WORLD = {
     "asyncio", "ctypes", "datetime", "fcntl", "glob", "http", "io", "locale", "logging", "multiprocessing", "os",

@@ -14,38 +14,18 @@ import termios
 import threading
 import time
 import tty
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from sandboxd.cli.arguments import NO_AUTOSTART, Help, UsageError, visible
+from sandboxd.cli.arguments import NO_AUTOSTART, Help, UsageError
 from sandboxd.cli.daemon_client import client, no_words
+from sandboxd.screens.questions import Choice, QuestionRow, question_row
 from sandboxd_client import Client, RpcError, SandboxdError
-from sandboxd_client.wire.messages.prompts import Answer, PermissionRequest, PermissionResolved, Scope, SuggestionRecord
+from sandboxd_client.wire.messages.prompts import PermissionRequest, PermissionResolved
 
 HELP = Help(
     "prompts", "Answer permission questions in this terminal, one key each; q ends.", (NO_AUTOSTART,), ("prompts",)
 )
-_KEYS: Final[dict[str, tuple[Answer, Scope]]] = {
-    "y": ("allow", "once"),
-    "c": ("allow", "command"),
-    "s": ("allow", "session"),
-    "a": ("allow", "always"),
-    "2": ("allow", "always"),
-    "3": ("allow", "always"),
-    "n": ("deny", "once"),
-    "d": ("deny", "always"),
-}
-_WORDS: Final = {
-    "y": "yes, once",
-    "c": "yes, for this command",
-    "s": "yes, for the session",
-    "a": "yes, always",
-    "2": "yes, always and more",
-    "3": "yes, always and more",
-    "n": "no",
-    "d": "no, never",
-}
 _INTERRUPT: Final = ("\x03", "\x04", "q")
 _TICK_S: Final = 0.2
 """The interval at which a wait for a key checks for another answer."""
@@ -85,11 +65,11 @@ class Desk:
         self._keys, self._lines = keys, lines
         self._done = False
         self._lock = threading.Lock()
-        self._open: OrderedDict[str, PermissionRequest] = OrderedDict()
+        self._open: dict[str, QuestionRow] = {}
         self._ended: dict[str, PermissionResolved] = {}
         self._lost: SandboxdError | None = None
 
-        self._open.update((one.request_id, one) for one in box.permission_subscribe().open)
+        self._open.update((one.request_id, question_row(one)) for one in box.permission_subscribe().open)
         threading.Thread(target=self._hear, name="questions", daemon=True).start()
 
     def run(self) -> int:
@@ -131,26 +111,26 @@ class Desk:
             for event in self._box.notifications():
                 with self._lock:
                     if isinstance(event.params, PermissionRequest):
-                        self._open[event.params.request_id] = event.params
+                        self._open[event.params.request_id] = question_row(event.params)
                     elif isinstance(event.params, PermissionResolved):
                         self._open.pop(event.params.request_id, None)
                         self._ended[event.params.request_id] = event.params
         except SandboxdError as error:
             self._lost = error
 
-    def _first(self) -> PermissionRequest | None:
+    def _first(self) -> QuestionRow | None:
         with self._lock:
             self._ended.clear()
             return next(iter(self._open.values()), None)
 
-    def _ask(self, request: PermissionRequest) -> bool:
+    def _ask(self, request: QuestionRow) -> bool:
         """Show a question and handle its answer; return False to end."""
         with self._lock:
             behind = len(self._open) - 1
         termios.tcflush(self._keys, termios.TCIFLUSH)  # typed before the question was shown
         for line in lines_of(request, behind, time.time()):
             self.say(line)
-        keys = keys_of(request)
+        choices = {choice.key: choice for choice in request.choices}
         confirmed = ""
         while self._lost is None and not self._done:
             with self._lock:
@@ -161,32 +141,28 @@ class Desk:
             key = self._key()
             if key in _INTERRUPT:
                 return False
-            if key in keys:
-                suggestion = suggestion_of(request, key)
-                wide = request.wide or (suggestion is not None and suggestion.wide)
-                if wide and _KEYS[key][0] == "allow" and key != confirmed:
+            if (choice := choices.get(key)) is not None:
+                if choice.wide and key != confirmed:
                     confirmed = key
                     self.say(f"  this allows a great deal: press {key} again to confirm")
                     continue
-                self._answer(request, key)
+                self._answer(request, choice)
                 return True
         return True
 
-    def _answer(self, request: PermissionRequest, key: str) -> None:
-        behavior, scope = _KEYS[key]
+    def _answer(self, request: QuestionRow, choice: Choice) -> None:
         try:
-            suggestion = suggestion_of(request, key)
             result = self._box.permission_respond(
                 request.request_id,
-                behavior,
-                scope=scope,
-                confirm=request.wide or (suggestion is not None and suggestion.wide),
-                pattern=None if suggestion is None else suggestion.pattern,
+                choice.behavior,
+                scope=choice.scope,
+                confirm=choice.wide,
+                pattern=choice.pattern,
             )
         except RpcError as error:
             self.say(f"  not accepted: {error}")
             return  # still open: it is shown again
-        self.say(f"  {_WORDS[key]}")
+        self.say(f"  {choice.words}")
         for warning in result.warnings:
             self.say(f"  warning: {warning}")
         with self._lock:
@@ -215,45 +191,8 @@ class Desk:
         os.write(self._lines, f"{line}\n".encode("utf-8", "replace"))
 
 
-def keys_of(request: PermissionRequest) -> list[str]:
-    """Return the keys that answer a question."""
-    denying = any(suggestion.behavior == "deny" for suggestion in request.suggestions)
-    return [
-        key
-        for key, (behavior, scope) in _KEYS.items()
-        if (scope in request.scopes if behavior == "allow" else scope == "once" or denying)
-        and (key not in "23" or suggestion_of(request, key) is not None)
-    ]
-
-
-def suggestion_of(request: PermissionRequest, key: str) -> SuggestionRecord | None:
-    """Return the rule that a key writes: the narrowest, or a wider one by its number."""
-    behavior, scope = _KEYS[key]
-    rules = [one for one in request.suggestions if scope == "always" and one.behavior == behavior]
-    number = int(key) - 1 if key in "23" else 0
-    return rules[number] if number < len(rules) else None
-
-
-def lines_of(request: PermissionRequest, behind: int, now: float) -> list[str]:
+def lines_of(row: QuestionRow, behind: int, now: float) -> list[str]:
     """Format a question, each text of it as one printable line."""
-    what = {
-        "network": f"reach {request.host}:{request.port}",
-        "path": f"{'write' if request.write else 'read'} {request.path}",
-        "sandbox_override": "run OUTSIDE the sandbox",
-        "command": "run",
-        "trust": f"do what the changed settings of {request.project} say",
-    }.get(request.kind, request.kind)
-    lines = ["", f"May a command {what}{':' if request.kind in ('sandbox_override', 'command') else '?'}"]
-    if request.command:
-        lines.append(f"  command  {request.command}")
-    lines.append(f"  project  {request.project} ({request.session_id})")
-    if request.text:
-        lines.append(f"  because  {request.text}")
-    lines += [f"  careful  {warning}" for warning in request.warnings]
-    keys = keys_of(request)
-    for key in keys:
-        rule = suggestion_of(request, key)
-        lines.append(f"  [{key}] {_WORDS[key]}" + ("" if rule is None else f" (rule {rule.rule} in {rule.key})"))
-    ends = f"  no answer in {max(0, round(request.expires_at - now))} s means no"
-    lines.append(ends + (f"; {behind} more waiting" if behind else ""))
-    return [visible(line, 20000) for line in lines]
+    lines = ["", row.sentence, *(f"  {label:<8} {text}" for label, text in row.facts)]
+    lines += [f"  [{choice.key}] {choice.label}" for choice in row.choices]
+    return [*lines, f"  {row.left(now)}" + (f"; {behind} more waiting" if behind else "")]

@@ -266,6 +266,10 @@ class Outbound:
         self._report(blocked(operation, quote(without_user(text))[1:-1], 0, decision))
         return decision
 
+    def targets(self) -> list[str]:
+        """Return `HOST:PORT` of every open connection."""
+        return [one.host.authority(one.port) for one in self._open]
+
     def recheck(self) -> int:
         """End every connection that the policy denies by now; return their number."""
         cut = 0

@@ -215,6 +215,10 @@ class ProxyServer:
         """Return the number of open client connections."""
         return len(self._tasks)
 
+    def targets(self) -> list[str]:
+        """Return `HOST:PORT` of every open connection to the outside."""
+        return self._outbound.targets()
+
     def recheck(self) -> int:
         """Cut every connection that the policy denies by now; return their number."""
         return self._outbound.recheck()

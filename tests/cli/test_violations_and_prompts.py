@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from cli.conftest import CommandLine
-from sandboxd.cli.prompts import keys_of, lines_of
+from sandboxd.cli.prompts import lines_of
+from sandboxd.screens.questions import question_row
 from sandboxd_client import RpcError
 from sandboxd_client.testing import FakeDaemon
 from sandboxd_client.wire.messages.prompts import PermissionRequest
@@ -145,8 +146,9 @@ def test_what_is_shown_is_one_line_each_and_only_fitting_keys() -> None:
     asked = PermissionRequest(
         "q", "s", "sandbox_override", 10.0, command="x\n\x1b[2J[y] yes", project="/w\u202e", warnings=("a\nb",)
     )
-    lines = lines_of(asked, 2, 0.0)
+    row = question_row(asked)
+    lines = lines_of(row, 2, 0.0)
     assert all(line.isprintable() for line in lines)
-    assert keys_of(asked) == ["y", "n"]
+    assert [choice.key for choice in row.choices] == ["y", "n"]
     assert lines[-1] == "  no answer in 10 s means no; 2 more waiting"
     assert any("OUTSIDE" in line for line in lines)

@@ -289,6 +289,8 @@ export interface RunningCommandRecord {
   processes: number | null;
   cpu_s: number | null;
   memory: number | null;
+  connections: number | null;
+  connected: Array<string>;
 }
 export interface SessionCloseParams {
   session_id: string;

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 
+from sandboxd.policy.display import neutralise
 from sandboxd.processes import ProcessTable, Usage
 from sandboxd.rpc.call import MethodCall
 from sandboxd.runtime.sessions import Sessions
@@ -21,6 +22,7 @@ GRACE_S = 5.0
 LONGEST_GRACE_S = 600.0
 """As long as `backends.base` lets a command have."""
 _TEXT = 4096
+_TARGETS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class CommandMethods:
         records = []
         for command, session in running:
             used = usage.get(command.pid or 0)
+            targets = None if command.proxies is None else command.proxies.targets()
             records.append(
                 RunningCommandRecord(
                     wrap_id=command.wrap_id,
@@ -54,6 +57,8 @@ class CommandMethods:
                     processes=None if used is None else used.processes,
                     cpu_s=None if used is None else round(used.cpu_s, 2),
                     memory=None if used is None else used.memory,
+                    connections=None if targets is None else len(targets),
+                    connected=tuple(map(neutralise, list(dict.fromkeys(targets or ()))[:_TARGETS])),
                 )
             )
         return CommandListResult(tuple(records))

@@ -27,6 +27,8 @@ class RunningCommandRecord:
     processes: int | None = None
     cpu_s: float | None = None
     memory: int | None = None  # bytes
+    connections: int | None = None  # open ones to the outside
+    connected: tuple[str, ...] = ()  # their targets, `HOST:PORT`, each once, the first ones
 
 
 @dataclass(frozen=True, slots=True)
