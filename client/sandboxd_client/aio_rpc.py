@@ -30,6 +30,8 @@ from sandboxd_client.wire.messages.hello import HelloParams, HelloResult
 from sandboxd_client.wire.messages.methods import Method
 from sandboxd_client.wire.messages.metrics import MetricsParams, MetricsResult
 from sandboxd_client.wire.messages.policy import (
+    ClosePortsParams,
+    ClosePortsResult,
     DescribeParams,
     DescribeResult,
     EffectiveParams,
@@ -411,6 +413,10 @@ class AsyncRpcMethods:
 
     async def settings_schema(self) -> SettingsSchemaResult:
         return await self.call(methods.SETTINGS_SCHEMA, SettingsSchemaParams())
+
+    async def policy_close_ports(self, ports: Sequence[int]) -> ClosePortsResult:
+        """Close ports of this machine for every command until the connection ends."""
+        return await self.call(methods.POLICY_CLOSE_PORTS, ClosePortsParams(tuple(ports)))
 
     async def policy_explain(
         self,

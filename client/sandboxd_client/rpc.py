@@ -31,6 +31,8 @@ from sandboxd_client.wire.messages.hello import HelloParams, HelloResult
 from sandboxd_client.wire.messages.methods import Method
 from sandboxd_client.wire.messages.metrics import MetricsParams, MetricsResult
 from sandboxd_client.wire.messages.policy import (
+    ClosePortsParams,
+    ClosePortsResult,
     DescribeParams,
     DescribeResult,
     EffectiveParams,
@@ -408,6 +410,10 @@ class RpcMethods:
 
     def settings_schema(self) -> SettingsSchemaResult:
         return self.call(methods.SETTINGS_SCHEMA, SettingsSchemaParams())
+
+    def policy_close_ports(self, ports: Sequence[int]) -> ClosePortsResult:
+        """Close ports of this machine for every command until the connection ends."""
+        return self.call(methods.POLICY_CLOSE_PORTS, ClosePortsParams(tuple(ports)))
 
     def policy_explain(
         self,

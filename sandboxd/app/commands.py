@@ -19,7 +19,7 @@ from sandboxd.policy.model import Policy
 from sandboxd.proxy.dial import Dialer, PinnedResolver
 from sandboxd.proxy.fair_share import Turns
 from sandboxd.proxy.gate import Gate
-from sandboxd.proxy.host_addresses import HostAddresses
+from sandboxd.proxy.host_addresses import ClosedPorts, HostAddresses
 from sandboxd.proxy.limits import Room, SessionRoom
 from sandboxd.proxy.server import ProxyServer
 from sandboxd.proxy.streams.connection import OutboundConnection
@@ -109,6 +109,7 @@ def make_proxies_of(
     metrics: Metrics,
     turns: Turns,
     trust: CertificateTrust,
+    closed_ports: ClosedPorts,
 ) -> Callable[[Callable[[], Policy], Command, SandboxSession], ProxyServer]:
     """Return a maker of a command's proxies; their listeners identify the command."""
     host_addresses = HostAddresses()
@@ -125,6 +126,7 @@ def make_proxies_of(
             names,
             resolver.pins,
             host_addresses=host_addresses,
+            closed_ports=closed_ports,
             grants=lambda: session.grants.host_rules(command.wrap_id),
             proxies=proxies,
             can_ask=lambda: prompts.subscribers > 0,

@@ -51,6 +51,7 @@ from sandboxd.policy.display import neutralise
 from sandboxd.policy.hosts.parent_proxies import EnvironmentProxies, read_environment
 from sandboxd.proxy.dial import PinnedResolver, SystemResolver
 from sandboxd.proxy.fair_share import Turns
+from sandboxd.proxy.host_addresses import ClosedPorts
 from sandboxd.rpc.call import CallSurroundings, ConnectedClient
 from sandboxd.rpc.connection import ConnectionRecord, RpcConnection
 from sandboxd.rpc.dispatch import Dispatcher, routes
@@ -127,6 +128,7 @@ class _Runtime:
     trusting: Trusting
     proxies: EnvironmentProxies
     trust: CertificateTrust
+    closed_ports: ClosedPorts
     sessions: Sessions
 
 
@@ -146,6 +148,7 @@ class _Queries:
     async def connection_lost(self, sessions: Sessions, connection: RpcConnection) -> None:
         self.permissions.connection_lost(connection)
         self.violations.connection_lost(connection)
+        self.policy.closed_ports.close(connection, frozenset())
         await sessions.connection_lost(connection)
 
 
@@ -326,12 +329,15 @@ class _Steps:
             trust.directory,
             lambda: (*observers.audit.directories(), os.path.join(config.home, STATE_DIRECTORY), *kept),
         )
+        closed_ports = ClosedPorts()
         parts = SessionParts(
             backend=platform.backend,
             planner=platform.planner,
             temporary=temporary,
             place=place,
-            make_proxies=make_proxies_of(resolver, prompts, proxies, events, observers.metrics, turns, trust),
+            make_proxies=make_proxies_of(
+                resolver, prompts, proxies, events, observers.metrics, turns, trust, closed_ports
+            ),
             prepare_trust=trust.prepare,
             session_ended=prompts.end_session,
             violations=observers.feed,
@@ -347,7 +353,7 @@ class _Steps:
         policies.on_change(lambda outcome: sessions.policy_changed())
         policies.on_change(lambda outcome: events.tell(PolicyChanged(policies.generation, outcome.changed)))
         observers.metrics.add_gauges(_gauges(policies, sessions, observers.audit))
-        return _Runtime(place, prompts, trusting, proxies, trust, sessions)
+        return _Runtime(place, prompts, trusting, proxies, trust, closed_ports, sessions)
 
     def queries(self, base: _Base, runtime: _Runtime) -> _Queries:
         config, sessions, policies, platform = self.config, runtime.sessions, base.policies, base.platform
@@ -360,6 +366,7 @@ class _Steps:
             explaining_sockets(platform.planner, runtime.place, temporary),
             config.platform,
             self.log.warning,
+            runtime.closed_ports,
         )
         grants_revoked = crash_store.grants_revoked if crash_store is not None else lambda session_id: None
         permissions = PermissionQueries(runtime.prompts, policy, sessions, grants_revoked, policies.places.home)
@@ -415,6 +422,7 @@ class _Steps:
             subscriptions=queries.subscriptions,
             permissions=queries.permissions,
             trust=runtime.trust,
+            closed_ports=runtime.closed_ports,
             sessions=runtime.sessions,
             connections=connections,
             launch_handover=base.platform.launch_handover,

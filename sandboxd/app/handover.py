@@ -27,6 +27,7 @@ from sandboxd.daemon.violation_queries import ViolationQueries
 from sandboxd.errors import DaemonError
 from sandboxd.handover.document import Incoming, Outgoing, Part
 from sandboxd.handover.record import Descriptor
+from sandboxd.proxy.host_addresses import ClosedPorts
 from sandboxd.proxy.tls.authority import AuthorityRecord
 from sandboxd.rpc.connection import ConnectionRecord, RpcConnection
 from sandboxd.rpc.handlers import permissions as permission_methods
@@ -93,6 +94,7 @@ class RunningDaemon:
     subscriptions: SettingsSubscriptions
     permissions: PermissionQueries
     trust: CertificateTrust
+    closed_ports: ClosedPorts
     sessions: Sessions
     connections: Connections
     launch_handover: LaunchHandover | None
@@ -198,6 +200,7 @@ class _Subscribed:
     original_names: bool
     violations: tuple[str | None, ...]
     settings: tuple[tuple[str | None, str | None], ...]
+    closed_ports: tuple[int, ...]
 
     def on(self, record: ConnectionRecord) -> ConnectionRecord:
         return replace(
@@ -206,6 +209,7 @@ class _Subscribed:
             original_names=self.original_names,
             violations=self.violations,
             settings=self.settings,
+            closed_ports=self.closed_ports,
         )
 
 
@@ -215,6 +219,7 @@ def _subscriptions(parts: RunningDaemon, connection: RpcConnection) -> _Subscrib
         parts.prompts.is_subscribed(connection, permission_methods.tell_original),
         parts.feed.subscribed(connection),
         parts.subscriptions.scopes(connection),
+        parts.closed_ports.of(connection),
     )
 
 
@@ -283,6 +288,8 @@ class TakingOver:
             parts.permissions.subscribe(connection, names)
         for session_id in record.violations:
             parts.feed.subscribe(connection, session_id, violation_methods.tell)
+        if record.closed_ports:
+            parts.closed_ports.close(connection, frozenset(record.closed_ports))
         for session_id, directory in record.settings:
             try:
                 parts.subscriptions.add(connection, session_id, directory, settings_methods.tell)

@@ -170,7 +170,12 @@ class PermissionQueries:
         running = next((c for c in session.commands() if query.command_id and c.command_id == query.command_id), None)
         asker = _no_command() if running is None else running.wrap_id
         decision = decide_host(
-            session.policy.network, host, query.port, session.grants.host_rules(asker), self._host_addresses()
+            session.policy.network,
+            host,
+            query.port,
+            session.grants.host_rules(asker),
+            self._host_addresses(),
+            self._questions.closed_ports(),
         )
         command = query.command if running is None else running.text
         question = host_question(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,8 +22,9 @@ from sandboxd.policy.commands.command_patterns import parse_command_pattern
 from sandboxd.policy.commands.wide_programs import runs_others
 from sandboxd.policy.decision import Decision, PermissionMode, Reason
 from sandboxd.policy.explain.explanation import explain_command, explain_host
+from sandboxd.policy.hosts.egress import own_proxy_warnings
 from sandboxd.policy.model import Policy
-from sandboxd.proxy.host_addresses import HostAddresses
+from sandboxd.proxy.host_addresses import ClosedPorts, HostAddresses
 from sandboxd.runtime.session import SandboxSession
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapRequest
@@ -69,6 +70,7 @@ class PolicyQueries:
         explain_socket: ExplainSocket,
         platform: str,
         log: Callable[..., object],
+        closed_ports: ClosedPorts | None = None,
     ) -> None:
         self._policies = policies
         self._sessions = sessions
@@ -78,6 +80,7 @@ class PolicyQueries:
         self._platform = platform
         self._log = log
         self._host_addresses = HostAddresses()
+        self.closed_ports = closed_ports or ClosedPorts()
 
     def policy(self, session_id: str | None, directory: str | None, overrides: Overrides = NO_OVERRIDES) -> Policy:
         """Return a session's, project's or the daemon's policy. Raises DaemonError."""
@@ -226,7 +229,23 @@ class PolicyQueries:
     def explain_host(self, target: str, session_id: str | None, directory: str | None) -> Explained:
         """Explain the decision on a host with an optional port."""
         policy = self.policy(session_id, directory)
-        return Explained(target, explain_host(policy, target, host_addresses=self._host_addresses()))
+        addresses, closed = self._host_addresses(), self.closed_ports()
+        return Explained(target, explain_host(policy, target, host_addresses=addresses, closed_ports=closed))
+
+    def close_ports(self, client: object, ports: Collection[int]) -> tuple[str, ...]:
+        """Close ports of this machine for every command, also those that run; return where that is not possible.
+
+        They stay closed until the client goes, or closes others. Raises HostError `ports_unclosable`."""
+        if ports and self._platform == "macos":  # the profile of a running command opens ports without the gate
+            raise HostError(
+                "ports_unclosable",
+                "macOS cannot close a port for commands that run",
+                hint="use sandboxd ui, or sandboxd prompts, in a terminal",
+            )
+        self.closed_ports.close(client, frozenset(ports))
+        self._sessions.policy_changed()
+        policies = (self._policies.own.now.policy, *(session.policy for session in self._sessions.all()))
+        return tuple(dict.fromkeys(way for policy in policies for way in own_proxy_warnings(policy.network)))
 
     async def explain_path(
         self,

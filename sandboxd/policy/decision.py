@@ -49,6 +49,7 @@ class Reason(StrEnum):
     HOST_NOT_LISTED = "hostNotListed"
     HOST_INVALID = "hostInvalid"
     LOCAL_ADDRESS = "localAddress"
+    PORT_CLOSED = "portClosed"
     ADDRESS_DENIED = "addressDenied"
     SERVER_NAME = "serverName"
     REQUEST_DENIED = "requestDenied"

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sandboxd.policy.decision import Behavior, Decision, Reason
-from sandboxd.policy.hosts.host_decisions import decide_address, decide_host, decide_name
+from sandboxd.policy.hosts.host_decisions import decide_address, decide_host, decide_name, port_is_closed
 from sandboxd.policy.hosts.host_patterns import Host, IPAddress
 from sandboxd.policy.hosts.parent_proxies import NO_PROXIES, EnvironmentProxies, ParentProxy, choose_parent
 from sandboxd.policy.hosts.request_rules import HttpRequest, decide_request, ends_tls, rules_for, why_unseen
@@ -65,8 +65,9 @@ class Gate:
     `network` returns the current policy. `ask` prompts the user, None without prompts. `pinned` are the names of
     `--resolve`, exempt from the address check. `host_addresses` returns the addresses of this machine's interfaces,
     `grants` the rules that the user granted to the session. `proxies` come from the daemon's environment. `can_ask`
-    returns whether a prompt has a subscriber now. `measured` receives the seconds that each decision took. `advised`
-    adds the advice that fits the command to a denial."""
+    returns whether a prompt has a subscriber now. `closed_ports` returns ports of this machine that no rule opens.
+    `measured` receives the seconds that each decision took. `advised` adds the advice that fits the command to a
+    denial."""
 
     def __init__(
         self,
@@ -76,6 +77,7 @@ class Gate:
         pinned: Collection[str] = (),
         *,
         host_addresses: Callable[[], frozenset[IPAddress]] = frozenset,
+        closed_ports: Callable[[], Collection[int]] = frozenset,
         grants: Callable[[], Sequence[HostRule]] = tuple,
         proxies: EnvironmentProxies = NO_PROXIES,
         can_ask: Callable[[], bool] = lambda: True,
@@ -88,6 +90,7 @@ class Gate:
         self._resolver = resolver
         self._pinned = frozenset(pinned)
         self._host_addresses = host_addresses
+        self._closed_ports = closed_ports
         self._grants = grants
         self._proxies = proxies
         self._can_ask = can_ask
@@ -171,6 +174,8 @@ class Gate:
         if host.address is not None:
             return Admission(decision, (host.address,), parent)
         if parent is not None and (parent.takes_names or parent.host is None):
+            if port in self._closed_ports():  # it may dial this machine, under any name
+                return Admission(port_is_closed(host, port))
             return Admission(decision, (), parent)
         async with self._lookups:
             answers = await self._resolver.resolve(host.name)
@@ -224,15 +229,18 @@ class Gate:
 
     def _decide_now(self, host: Host, port: int) -> Decision:
         of_host = self._host_addresses() if host.address is not None else ()
-        return decide_host(self._network(), host, port, self._grants(), of_host)
+        return decide_host(self._network(), host, port, self._grants(), of_host, self._closed_ports())
 
     def _check(self, host: Host, port: int, decision: Decision, answers: Sequence[IPAddress]) -> Admission:
         network, grants, of_host = self._network(), self._grants(), self._host_addresses()
-        pinned = host.name in self._pinned
+        closed, pinned = self._closed_ports(), host.name in self._pinned
         refused: Decision | None = None
         addresses: list[IPAddress] = []
         for address in answers:
-            verdict = decide_address(network, host, port, address, grants=grants, host_addresses=of_host, pinned=pinned)
+            verdict = decide_address(
+                network, host, port, address,
+                grants=grants, host_addresses=of_host, closed_ports=closed, pinned=pinned,
+            )  # fmt: skip
             if verdict.allowed:
                 addresses.append(address)
             else:

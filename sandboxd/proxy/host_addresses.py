@@ -1,4 +1,4 @@
-"""The addresses of the interfaces of this host."""
+"""The addresses of the interfaces of this host, and its ports that no command reaches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import sys
 import time
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address
-from typing import Final
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from sandboxd.policy.hosts.host_patterns import IPAddress
 
@@ -84,3 +85,26 @@ class HostAddresses:
             with contextlib.suppress(OSError):
                 self._known = self._read()
         return self._known
+
+
+class ClosedPorts:
+    """Callable that returns the ports that connected clients have closed for every command.
+
+    Servers of the user's own, such as that of `sandboxd web`, listen there. A port stays closed until its client goes,
+    whose server ends with the connection to the daemon."""
+
+    def __init__(self) -> None:
+        self._of: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()
+        self._now: frozenset[int] = frozenset()
+
+    def __call__(self) -> frozenset[int]:
+        return self._now
+
+    def close(self, client: object, ports: frozenset[int]) -> None:
+        """Close these ports and no others for this client; none ends it."""
+        self._of[client] = ports
+        self._now = frozenset().union(*self._of.values())
+
+    def of(self, client: object) -> tuple[int, ...]:
+        """Return the ports that a client has closed."""
+        return tuple(sorted(self._of.get(client, ())))

@@ -80,6 +80,7 @@ class ConnectionRecord:
     original_names: bool = False
     violations: tuple[str | None, ...] = ()
     settings: tuple[tuple[str | None, str | None], ...] = ()
+    closed_ports: tuple[int, ...] = ()
     restricted: bool = False
     started: int = 0
     more_groups: tuple[int, ...] = ()

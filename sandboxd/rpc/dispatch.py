@@ -76,6 +76,7 @@ _HANDLERS: dict[str, tuple[type[Any], GroupHandler, MethodAccess]] = {
     "settings.subscribe": (SettingsMethods, SettingsMethods.subscribe, ASK),
     "settings.lint": (SettingsMethods, SettingsMethods.lint, ASK),
     "settings.schema": (SettingsMethods, SettingsMethods.schema, ASK),
+    "policy.close_ports": (PolicyMethods, PolicyMethods.close_ports, CONTROL),
     "policy.explain": (PolicyMethods, PolicyMethods.explain, ASK),
     "policy.effective": (PolicyMethods, PolicyMethods.effective, ASK),
     "policy.describe": (PolicyMethods, PolicyMethods.describe, ASK),

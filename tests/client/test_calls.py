@@ -64,6 +64,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "settings.subscribe": lambda box: box.settings_subscribe(cwd="/"),
     "settings.lint": lambda box: box.settings_lint(["a.json"], source="user"),
     "settings.schema": lambda box: box.settings_schema(),
+    "policy.close_ports": lambda box: box.policy_close_ports([8443]),
     "policy.explain": lambda box: box.policy_explain("path", "/etc", write=True),
     "policy.effective": lambda box: box.policy_effective(),
     "policy.describe": lambda box: box.policy_describe(exceptions={"mcp-cli": "talks to a socket"}),

@@ -505,3 +505,39 @@ async def test_the_outcome_of_a_command_that_ends_meanwhile_is_known(monkeypatch
         decided.set()
         await restart
         assert (await client.result("wrap.outcome", {"wrap_id": wraps[1]["wrap_id"]}))["status"] == 5
+
+
+async def test_a_closed_port_stays_closed_until_its_client_goes() -> None:
+    """Over a restart; and no rule opens it for a command, by whichever way it connects."""
+
+    async def page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\nREACHED")
+        writer.close()
+
+    server = await asyncio.start_server(page, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    settings = {"sandbox": {"network": {"allowLocalPorts": ["1-65535"], "allowedDomains": ["ok.test", "127.0.0.1"]}}}
+
+    async with server, successive_daemons(settings=settings, resolve=NAMES) as daemons, daemons.client() as client:
+
+        async def reached(text: str) -> bool:
+            found = await client.result("policy.explain", {"kind": "host", "target": f"{text}:{port}"})
+            return bool(found["behavior"] == "allow")
+
+        names = ("localhost", "127.0.0.1")
+        assert [await reached(name) for name in names] == [True, True]
+        async with daemons.client() as serving:
+            await serving.result("policy.close_ports", {"ports": [port]})
+            await daemons.restart()
+            assert [await reached(name) for name in names] == [False, False]
+            tries = [["curl", "-sS", *way, f"http://{name}:{port}/"] for name in (*names, "ok.test")
+                     for way in ([], ["--proxytunnel"], ["--noproxy", "*"])]  # fmt: skip
+            running = [await spawn(daemons, client, line) for line in tries]
+            outputs = [(await one.communicate())[0] for one in running]
+            assert not [one for one in outputs if b"REACHED" in one], outputs
+        async with asyncio.timeout(20):
+            while not await reached("localhost"):  # noqa: ASYNC110 (a client hears nothing of it)
+                await asyncio.sleep(0.01)
+        again = await spawn(daemons, client, ["curl", "-sS", "--noproxy", "*", f"http://localhost:{port}/"])
+        assert (await again.communicate())[0] == b"REACHED"

@@ -11,6 +11,7 @@ import pytest
 
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.hosts.host_patterns import Host, HostPattern, IPAddress, parse_host
+from sandboxd.policy.hosts.parent_proxies import parse_parent
 from sandboxd.policy.model import HostRule, NetworkPolicy
 from sandboxd.proxy.dial import DialError
 from sandboxd.proxy.gate import Gate
@@ -141,6 +142,15 @@ async def test_a_listed_address_opens_the_name_on_that_port_only() -> None:
     gate = Gate(lambda: POLICY, None, Names(ok_test=["127.0.0.1"]))
     assert (await gate.admit(OK, 80)).decision.allowed
     assert (await gate.admit(OK, 81)).decision.reason is Reason.LOCAL_ADDRESS
+
+
+@pytest.mark.parametrize(("port", "reason"), [(80, Reason.PORT_CLOSED), (443, None)])
+async def test_a_closed_port_is_none_of_a_parent_proxy(port: int, reason: Reason | None) -> None:
+    """Such a proxy may run on this machine, or lead back to it."""
+    parent = parse_parent("http://10.0.0.9:3128", "test")
+    gate = Gate(lambda: replace(POLICY, parent_proxy=parent), None, Names(), closed_ports=lambda: {80})
+    admission = await gate.admit(OK, port)
+    assert (None if admission.decision.allowed else admission.decision.reason) == reason
 
 
 async def test_a_pinned_name_may_lead_anywhere() -> None:

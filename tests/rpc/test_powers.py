@@ -77,6 +77,7 @@ ROWS = {
     "settings.subscribe": Row({}, NAMED),
     "settings.lint": Row({}),
     "settings.schema": Row({}),
+    "policy.close_ports": FULL,
     "policy.explain": Row({"kind": "host", "target": "a.test"}, {"kind": "path", "target": "/", **NAMED}),
     "policy.effective": Row({}, NAMED),
     "policy.describe": Row({}, NAMED),

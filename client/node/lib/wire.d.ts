@@ -26,6 +26,13 @@ export interface CheckStepRecord {
   remedy: string;
   code: string;
 }
+export interface ClosePortsParams {
+  ports: Array<number>;
+}
+export interface ClosePortsResult {
+  ports: Array<number>;
+  warnings: Array<string>;
+}
 export interface CommandKillParams {
   command_id: string;
   grace_s?: number | null;
@@ -683,6 +690,7 @@ export interface Methods {
   "settings.subscribe": { params: SettingsSubscribeParams; result: SettingsSubscribeResult };
   "settings.lint": { params: SettingsLintParams; result: SettingsLintResult };
   "settings.schema": { params: SettingsSchemaParams; result: SettingsSchemaResult };
+  "policy.close_ports": { params: ClosePortsParams; result: ClosePortsResult };
   "policy.explain": { params: ExplainParams; result: ExplainResult };
   "policy.effective": { params: EffectiveParams; result: EffectiveResult };
   "policy.describe": { params: DescribeParams; result: DescribeResult };

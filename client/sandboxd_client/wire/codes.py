@@ -166,6 +166,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("port_taken", HOST, "a port to publish is in use on this machine"),
     ("port_unusable", HOST, "a port to publish cannot be listened on"),
     ("publish_unavailable", HOST, "this machine gives no access to a sandbox's network from outside"),
+    ("ports_unclosable", HOST, "macOS: a port cannot be closed for commands that run"),
     ("proxy_ports", HOST, "macOS: no port can be opened for a command's proxy"),
     ("helper_missing", HOST, "a program of the helper is missing"),
     ("helper_not_executable", HOST, "a program of the helper is not executable"),

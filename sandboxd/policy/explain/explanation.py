@@ -18,26 +18,35 @@ from sandboxd.policy.model import HostRule, Policy
 
 
 def explain_host(
-    policy: Policy, text: str, *, grants: Sequence[HostRule] = (), host_addresses: Collection[IPAddress] = ()
+    policy: Policy,
+    text: str,
+    *,
+    grants: Sequence[HostRule] = (),
+    host_addresses: Collection[IPAddress] = (),
+    closed_ports: Collection[int] = (),
 ) -> Decision:
     """Return the decision on `host`, `host:port`, or a request: `[METHOD ]https://host/path`. Never raises."""
     port: int | None
     if "://" in text:
-        return _explain_request(policy, text, grants, host_addresses)
+        return _explain_request(policy, text, grants, host_addresses, closed_ports)
     try:
         # Only one colon, or one behind a bracket, makes a port; an IPv6 address has more.
         with_port = text.rpartition("]")[2].count(":") == 1
         host, port = parse_authority(text) if with_port else (parse_host(text), None)
     except HostSyntaxError as fault:
         return Decision(Behavior.DENY, Reason.HOST_INVALID, fault.message, hint=fault.hint)
-    return decide_host(policy.network, host, port, grants, host_addresses)
+    return decide_host(policy.network, host, port, grants, host_addresses, closed_ports)
 
 
 _URL = re.compile(r"(?:(\S+) )?(https?)://([^/?#]+)([^#\s]*)")
 
 
 def _explain_request(
-    policy: Policy, text: str, grants: Sequence[HostRule], host_addresses: Collection[IPAddress]
+    policy: Policy,
+    text: str,
+    grants: Sequence[HostRule],
+    host_addresses: Collection[IPAddress],
+    closed_ports: Collection[int],
 ) -> Decision:
     match = _URL.fullmatch(text)
     try:
@@ -48,7 +57,7 @@ def _explain_request(
     except HostSyntaxError as fault:
         return Decision(Behavior.DENY, Reason.HOST_INVALID, fault.message, hint=fault.hint)
     network = policy.network
-    decision = decide_host(network, host, port, grants, host_addresses)
+    decision = decide_host(network, host, port, grants, host_addresses, closed_ports)
     if decision.behavior is Behavior.DENY or not rules_for(network, host, port):
         return decision
     if scheme == "https" and (unseen := why_unseen(network, host, port)) is not None:

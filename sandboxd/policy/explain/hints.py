@@ -41,6 +41,9 @@ DENIALS: Final[Mapping[Reason, DenialText]] = {
     Reason.HOST_DENIED: DenialText("a rule denies the host", "remove the rule {rule}: a deny beats every allow"),
     Reason.HOST_NOT_LISTED: DenialText(hint=f"{_EXPLAIN} host {{host}}"),
     Reason.HOST_INVALID: DenialText("it is no valid host", "write the host as a name or an address"),
+    Reason.PORT_CLOSED: DenialText(
+        "a page of sandboxd for people listens there", "answer its questions in a browser, or run: sandboxd prompts"
+    ),
     Reason.LOCAL_ADDRESS: DenialText("it is an address of this machine or its network", f"{_EXPLAIN} host {{host}}"),
     Reason.ADDRESS_DENIED: DenialText("a rule denies the address", f"{_EXPLAIN} host {{host}}"),
     Reason.SERVER_NAME: DenialText("a tunnel to another host asked for it", f"{_EXPLAIN} host {{host}}"),

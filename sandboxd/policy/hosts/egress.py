@@ -25,7 +25,7 @@ def actual_layers(network: NetworkPolicy, layers: Iterable[str]) -> tuple[str, .
 
 def way_out_warnings(network: NetworkPolicy, environment: EnvironmentProxies = NO_PROXIES) -> tuple[str, ...]:
     """Return warnings on user proxies at listeners, and on unchecked rules."""
-    return (*_own_proxy_warnings(network), *_unchecked(network, environment))
+    return (*own_proxy_warnings(network), *_unchecked(network, environment))
 
 
 def _unchecked(network: NetworkPolicy, environment: EnvironmentProxies) -> Iterator[str]:
@@ -39,7 +39,8 @@ def _unchecked(network: NetworkPolicy, environment: EnvironmentProxies) -> Itera
         )
 
 
-def _own_proxy_warnings(network: NetworkPolicy) -> tuple[str, ...]:
+def own_proxy_warnings(network: NetworkPolicy) -> tuple[str, ...]:
+    """Return a warning for each listener that a proxy of the user serves."""
     return tuple(
         f"connections to the {name} go to your own proxy on port {port}, which alone decides on them "
         f"(sandbox.network.{key}): the rules of sandboxd do not count there"

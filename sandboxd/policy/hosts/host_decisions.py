@@ -4,6 +4,7 @@
 
 | | | |
 | --- | --- | --- |
+| 0 | it is local, and the daemon's user closed the port for every command (`closed_ports`) | deny |
 | 1 | a rule denies it | deny |
 | 2 | it is local: an address of the refused table, `localhost` or a name below it | deny, no question, unless |
 |   | a rule or grant names this very address, or | goes on |
@@ -39,11 +40,14 @@ def decide_host(
     port: int | None,
     grants: Sequence[HostRule] = (),
     host_addresses: Collection[IPAddress] = (),
+    closed_ports: Collection[int] = (),
 ) -> Decision:
     """Decide on `host` and `port` as named; ASK where it may become a prompt.
 
-    `grants` are the rules that users gave this session. `host_addresses` are those of this machine. A port of None
-    (`explain host H`) is decided by the rules for every port."""
+    `grants` are the rules that users gave this session. `host_addresses` are those of this machine, `closed_ports` its
+    ports that no rule opens. A port of None (`explain host H`) is decided by the rules for every port."""
+    if port in closed_ports and (is_local_name(host) or _is_here(host.address, host_addresses)):
+        return port_is_closed(host, port)
     denial = _match_denial(network, host, port)
     if denial is not None:
         return _denied(network, host, port, denial)
@@ -112,6 +116,7 @@ def decide_address(
     *,
     grants: Sequence[HostRule] = (),
     host_addresses: Collection[IPAddress] = (),
+    closed_ports: Collection[int] = (),
     pinned: bool = False,
 ) -> Decision:
     """Decide on dialling `address` for `host`, which `decide_host` allowed.
@@ -119,6 +124,8 @@ def decide_address(
     A rule that denies an address denies every name that leads there. A refused address is allowed when a rule or grant
     names it (for this port), or when the name was `pinned` on the command line of the daemon."""
     target = Host.of_address(address)
+    if port in closed_ports and _is_here(address, host_addresses):
+        return port_is_closed(host, port)
     if pinned:
         return _address_allowed(host, target)
     for reading in readings(address):
@@ -142,6 +149,18 @@ def decide_address(
             network, f"if that is meant, allow the address as well: sandboxd allow domain {target.authority(port)}"
         ),
     )
+
+
+def port_is_closed(host: Host, port: int | None) -> Decision:
+    """Return the denial of a port that is closed for every command, whatever the rules say."""
+    text = _text(host, port, "may lead to a page of sandboxd for people, which no command reaches")
+    return Decision(
+        Behavior.DENY, Reason.PORT_CLOSED, text, hint="answer its questions in a browser, or run: sandboxd prompts"
+    )
+
+
+def _is_here(address: IPAddress | None, host_addresses: Collection[IPAddress]) -> bool:
+    return address is not None and refuse_address(address, (), host_addresses) is not None
 
 
 def is_local_name(host: Host) -> bool:

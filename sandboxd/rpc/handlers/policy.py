@@ -22,6 +22,8 @@ from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
 from sandboxd.settings.origins import Origin
 from sandboxd_client.wire.messages.policy import (
+    ClosePortsParams,
+    ClosePortsResult,
     DescribeParams,
     DescribeResult,
     EffectiveParams,
@@ -31,6 +33,8 @@ from sandboxd_client.wire.messages.policy import (
 )
 from sandboxd_client.wire.params import ParamsError, encode
 
+MOST_CLOSED = 16
+"""Ports that one connection can close."""
 _FLAG = re.compile("[A-Za-z_-][A-Za-z0-9_-]{0,63}")
 
 
@@ -40,6 +44,13 @@ class PolicyMethods:
 
     questions: PolicyQueries
     sessions: Sessions
+
+    async def close_ports(self, call: MethodCall, params: ClosePortsParams) -> ClosePortsResult:
+        """Close ports of this machine for every command, as long as the connection lasts."""
+        if len(params.ports) > MOST_CLOSED or any(not 0 < port < 65536 for port in params.ports):
+            raise ParamsError("ports", f"at most {MOST_CLOSED} numbers of ports", "others")
+        warnings = self.questions.close_ports(call.client, params.ports)
+        return ClosePortsResult(tuple(self.questions.closed_ports.of(call.client)), warnings)
 
     async def explain(self, call: MethodCall, params: ExplainParams) -> ExplainResult:
         """Return a decision. Raises CallerError for a malformed target."""

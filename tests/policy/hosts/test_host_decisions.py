@@ -153,6 +153,38 @@ def test_an_address_of_this_machine_is_local() -> None:
     assert decide_host(policy("192.0.2.7"), parse_host("192.0.2.7"), 80, (), own).behavior is ALLOW
 
 
+HERE = {ip_address("192.0.2.7")}
+CLOSED = Reason.PORT_CLOSED
+
+
+@pytest.mark.parametrize(
+    ("host", "closed"),
+    [
+        *((name, True) for name in ("localhost", "a.localhost", "127.0.0.1", "127.9.9.9", "::1", "0.0.0.0", "::")),
+        *((name, True) for name in ("::ffff:127.0.0.1", "64:ff9b::127.0.0.1", "192.0.2.7", "::ffff:192.0.2.7")),
+        *((name, False) for name in ("ok.test", "10.0.0.5", "192.0.2.8")),
+    ],
+)
+def test_no_rule_opens_a_closed_port_of_this_machine(host: str, closed: bool) -> None:
+    text = f"[{host}]" if ":" in host else host
+    network = replace(policy("*", text), allow_local_ports=(PortRange(1, 65535),))
+    there = parse_host(text)
+    for port, refused in ((8443, closed), (8444, False)):
+        decision = decide_host(network, there, port, network.allowed, HERE, {8443})
+        assert (decision.reason is CLOSED) is refused and decision.allowed is not (refused or host == "a.localhost")
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_no_name_leads_to_a_closed_port_of_this_machine(pinned: bool) -> None:
+    network, name = policy("ok.test", "127.0.0.1", "192.0.2.7"), parse_host("ok.test")
+    for text, port, refused in (("127.0.0.1", 8443, True), ("192.0.2.7", 8443, True), ("127.0.0.1", 80, False)):
+        address = ip_address(text)
+        decision = decide_address(
+            network, name, port, address, host_addresses=HERE, closed_ports={8443}, pinned=pinned
+        )
+        assert (decision.reason is CLOSED) is refused and decision.allowed is not refused
+
+
 # where a name leads
 
 

@@ -16,6 +16,8 @@ from sandboxd_client.wire.messages.decisions import ShouldSandboxParams, ShouldS
 from sandboxd_client.wire.messages.hello import HelloParams, HelloResult
 from sandboxd_client.wire.messages.metrics import MetricsParams, MetricsResult
 from sandboxd_client.wire.messages.policy import (
+    ClosePortsParams,
+    ClosePortsResult,
     DescribeParams,
     DescribeResult,
     EffectiveParams,
@@ -157,6 +159,7 @@ SETTINGS_LOCKED = _row("settings.locked", SettingsLockedParams, SettingsLockedRe
 SETTINGS_SUBSCRIBE = _row("settings.subscribe", SettingsSubscribeParams, SettingsSubscribeResult)
 SETTINGS_LINT = _row("settings.lint", SettingsLintParams, SettingsLintResult)
 SETTINGS_SCHEMA = _row("settings.schema", SettingsSchemaParams, SettingsSchemaResult)
+POLICY_CLOSE_PORTS = _row("policy.close_ports", ClosePortsParams, ClosePortsResult)
 POLICY_EXPLAIN = _row("policy.explain", ExplainParams, ExplainResult)
 POLICY_EFFECTIVE = _row("policy.effective", EffectiveParams, EffectiveResult)
 POLICY_DESCRIBE = _row("policy.describe", DescribeParams, DescribeResult)

@@ -36,6 +36,21 @@ class ExplainResult:
 
 
 @dataclass(frozen=True, slots=True)
+class ClosePortsParams:
+    """Ports of this machine, in place of those that the connection closed before."""
+
+    ports: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClosePortsResult:
+    """The ports that no command reaches now, as far as the warnings do not say otherwise."""
+
+    ports: tuple[int, ...]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class EffectiveParams:
     session_id: str | None = None
     cwd: str | None = None
