@@ -110,6 +110,8 @@ from sandboxd_client.wire.messages.violations import (
     ViolationStripParams,
     ViolationStripResult,
     ViolationSubscribeParams,
+    ViolationSuggestParams,
+    ViolationSuggestResult,
 )
 from sandboxd_client.wire.messages.wrap import (
     OverridesRecord,
@@ -340,6 +342,10 @@ class AsyncRpcMethods:
         params = ViolationClearParams(session_id)
         return await self.call(methods.VIOLATION_CLEAR, params)
 
+    async def violation_suggest(self, violation_id: int) -> ViolationSuggestResult:
+        """Return the changes of settings that open what was refused."""
+        return await self.call(methods.VIOLATION_SUGGEST, ViolationSuggestParams(violation_id))
+
     async def violation_annotate(
         self, command_id: str, stderr: str, *, session_id: str | None = None
     ) -> ViolationAnnotateResult:
@@ -367,9 +373,10 @@ class AsyncRpcMethods:
         cwd: Path | None = None,
         confirm: bool = False,
         project: bool = False,
+        preview: bool = False,
     ) -> SettingsUpdateResult:
-        """Change local settings, all or none. Raises RpcError `settings_locked`."""
-        params = SettingsUpdateParams(tuple(changes), session_id, absolute(cwd), confirm, project)
+        """Change local settings, all or none; with `preview` only tell the difference. Raises RpcError."""
+        params = SettingsUpdateParams(tuple(changes), session_id, absolute(cwd), confirm, project, preview)
         return await self.call(methods.SETTINGS_UPDATE, params)
 
     async def settings_exclude_command(
@@ -382,9 +389,10 @@ class AsyncRpcMethods:
         cwd: Path | None = None,
         confirm: bool = False,
         project: bool = False,
+        preview: bool = False,
     ) -> SettingsUpdateResult:
         updates = None if permission_updates is None else tuple(permission_updates)
-        params = ExcludeCommandParams(pattern, updates, remove, session_id, absolute(cwd), confirm, project)
+        params = ExcludeCommandParams(pattern, updates, remove, session_id, absolute(cwd), confirm, project, preview)
         return await self.call(methods.SETTINGS_EXCLUDE_COMMAND, params)
 
     async def settings_trust(

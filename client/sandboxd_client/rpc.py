@@ -111,6 +111,8 @@ from sandboxd_client.wire.messages.violations import (
     ViolationStripParams,
     ViolationStripResult,
     ViolationSubscribeParams,
+    ViolationSuggestParams,
+    ViolationSuggestResult,
 )
 from sandboxd_client.wire.messages.wrap import (
     OverridesRecord,
@@ -339,6 +341,10 @@ class RpcMethods:
         params = ViolationClearParams(session_id)
         return self.call(methods.VIOLATION_CLEAR, params)
 
+    def violation_suggest(self, violation_id: int) -> ViolationSuggestResult:
+        """Return the changes of settings that open what was refused."""
+        return self.call(methods.VIOLATION_SUGGEST, ViolationSuggestParams(violation_id))
+
     def violation_annotate(
         self, command_id: str, stderr: str, *, session_id: str | None = None
     ) -> ViolationAnnotateResult:
@@ -366,9 +372,10 @@ class RpcMethods:
         cwd: Path | None = None,
         confirm: bool = False,
         project: bool = False,
+        preview: bool = False,
     ) -> SettingsUpdateResult:
-        """Change local settings, all or none. Raises RpcError `settings_locked`."""
-        params = SettingsUpdateParams(tuple(changes), session_id, absolute(cwd), confirm, project)
+        """Change local settings, all or none; with `preview` only tell the difference. Raises RpcError."""
+        params = SettingsUpdateParams(tuple(changes), session_id, absolute(cwd), confirm, project, preview)
         return self.call(methods.SETTINGS_UPDATE, params)
 
     def settings_exclude_command(
@@ -381,9 +388,10 @@ class RpcMethods:
         cwd: Path | None = None,
         confirm: bool = False,
         project: bool = False,
+        preview: bool = False,
     ) -> SettingsUpdateResult:
         updates = None if permission_updates is None else tuple(permission_updates)
-        params = ExcludeCommandParams(pattern, updates, remove, session_id, absolute(cwd), confirm, project)
+        params = ExcludeCommandParams(pattern, updates, remove, session_id, absolute(cwd), confirm, project, preview)
         return self.call(methods.SETTINGS_EXCLUDE_COMMAND, params)
 
     def settings_trust(

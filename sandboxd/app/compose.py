@@ -213,7 +213,7 @@ async def run_daemon(
                 SettingsNotices(),
             ),
             PermissionMethods(queries.permissions, sessions, policies),
-            ViolationMethods(queries.violations),
+            ViolationMethods(queries.violations, policies),
             SettingsMethods(policies, sessions, runtime.trusting, queries.subscriptions),
             PolicyMethods(queries.policy, sessions),
         )

@@ -12,15 +12,13 @@ from sandboxd.policy.violation import Violation, ViolationKind
 from sandboxd.runtime.command import Command
 from sandboxd.runtime.sessions import Sessions
 
-__all__ = ["Lesson", "learn_from"]
+__all__ = ["Lesson", "learn_from", "lesson_of"]
 
 
 async def learn_from(sessions: Sessions, wrap_id: str, violations: Sequence[Violation], home: str) -> Lesson:
     """Return the smallest settings for a command. Raises CallerError."""
     command, _ = sessions.wrapped(wrap_id)
-    paths = [one.target for one in violations if one.kind in (ViolationKind.READ, ViolationKind.WRITE)]
-    context = await asyncio.to_thread(_look, paths, command)
-    lesson = learn(violations, context, home)
+    lesson = await lesson_of(violations, [command], home)
     missing = command.violations_lost + command.violations_recorded - len(violations)
     if missing <= 0:
         return lesson
@@ -28,8 +26,17 @@ async def learn_from(sessions: Sessions, wrap_id: str, violations: Sequence[Viol
     return replace(lesson, notes=(*lesson.notes, note))
 
 
-def _look(paths: Sequence[str], command: Command) -> dict[str, TargetState]:
-    return {path: TargetState(os.path.lexists(path), _nearest(path), command.closed_at(path)) for path in paths}
+async def lesson_of(violations: Sequence[Violation], commands: Sequence[Command], home: str) -> Lesson:
+    """Return the smallest settings for violations of commands, as far as these are still known."""
+    paths = [one.target for one in violations if one.kind in (ViolationKind.READ, ViolationKind.WRITE)]
+    return learn(violations, await asyncio.to_thread(_look, paths, commands), home)
+
+
+def _look(paths: Sequence[str], commands: Sequence[Command]) -> dict[str, TargetState]:
+    def closed_at(path: str) -> str:
+        return next(filter(None, (command.closed_at(path) for command in commands)), "")
+
+    return {path: TargetState(os.path.lexists(path), _nearest(path), closed_at(path)) for path in paths}
 
 
 def _nearest(path: str) -> str:

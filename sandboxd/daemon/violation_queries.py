@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sandboxd.daemon.suggestions import Lesson, lesson_of
+from sandboxd.errors import CallerError
 from sandboxd.policy.explain.annotation import annotate, strip
 from sandboxd.policy.violation import Violation
 from sandboxd.runtime.sessions import Sessions
@@ -88,6 +90,13 @@ class ViolationQueries:
         snapshot = self.snapshot(session_id, None, since)
         self._feed.subscribe(subscriber, session_id, tell)
         return snapshot
+
+    async def suggest(self, number: int, home: str, among: Among = _every) -> Lesson:
+        """Return the smallest settings that open one violation. Raises CallerError `violation_unknown`."""
+        found = [one for store in self._stores(None, among) for one in store.list() if one.id == number]
+        if not found:
+            raise CallerError("violation_unknown", f"no violation {number} is kept", hint="see: sandboxd violations")
+        return await lesson_of(found, self._sessions.commands_called(found[0].command_id, among), home)
 
     @property
     def subscribers(self) -> int:

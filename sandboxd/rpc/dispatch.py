@@ -65,6 +65,7 @@ _HANDLERS: dict[str, tuple[type[Any], GroupHandler, MethodAccess]] = {
     "violation.list": (ViolationMethods, ViolationMethods.list_violations, ASK),
     "violation.subscribe": (ViolationMethods, ViolationMethods.subscribe, ASK),
     "violation.clear": (ViolationMethods, ViolationMethods.clear, RUN),
+    "violation.suggest": (ViolationMethods, ViolationMethods.suggest, ASK),
     "violation.annotate": (ViolationMethods, ViolationMethods.annotate, ASK),
     "violation.strip": (ViolationMethods, ViolationMethods.strip, ASK),
     "settings.get": (SettingsMethods, SettingsMethods.get, ASK),

@@ -53,6 +53,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "violation.list": lambda box: box.violation_list(command_id="c"),
     "violation.subscribe": lambda box: box.violation_subscribe(session_id="s", since="fake-0"),
     "violation.clear": lambda box: box.violation_clear(),
+    "violation.suggest": lambda box: box.violation_suggest(1),
     "violation.annotate": lambda box: box.violation_annotate("c", "text"),
     "violation.strip": lambda box: box.violation_strip("text"),
     "settings.get": lambda box: box.settings_get("sandbox.enabled"),

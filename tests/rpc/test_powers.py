@@ -64,6 +64,7 @@ ROWS = {
     "violation.list": Row({}, NAMED),
     "violation.subscribe": Row({"session_id": "OWN"}, NAMED),
     "violation.clear": Row({}, NAMED),
+    "violation.suggest": Row({"violation_id": "OWN-BLOCKED"}, {"violation_id": "BLOCKED"}, "violation_unknown"),
     "violation.annotate": Row(
         {"command_id": f"{MARK}-id", "stderr": "x"}, {"command_id": f"{MARK}-id", "stderr": "x", **NAMED}
     ),
@@ -101,7 +102,7 @@ class World:
     machine: FakeMachine
     full: RawClient
     agent: RawClient
-    names: dict[str, str]
+    names: dict[str, Any]
 
     def filled(self, params: Mapping[str, Any]) -> dict[str, Any]:
         return {key: self.names.get(value, value) if isinstance(value, str) else value for key, value in params.items()}
@@ -152,6 +153,9 @@ async def world(running: RunningDaemon, machine: FakeMachine) -> AsyncIterator[W
             machine.backend.launches[-1].start()
             world.names[name] = wrapped["wrap_id"]
         world.names["OWN-WRAP"] = await world.refuse(agent, world.names["OWN"], "/agents-target")
+        for session, name in ((theirs, "BLOCKED"), (world.names["OWN"], "OWN-BLOCKED")):
+            (found,) = (await full.result("violation.list", {"session_id": session}))["violations"]
+            world.names[name] = found["id"]
         yield world
 
 

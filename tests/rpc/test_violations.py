@@ -9,6 +9,7 @@ import pytest
 
 from sandboxd.plan.planner import Planner
 from sandboxd.plan.request import ShellText
+from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.model import FilePolicy, PathRule, Policy
 from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
 from sandboxd.settings.origins import BUILT_IN
@@ -56,6 +57,32 @@ async def test_one_shape_for_everything(client: RawClient, command: FakeHandle, 
     assert targets(await client.result("violation.list", {"command_id": "other"})) == []
     error = await client.error("violation.list", {"session_id": "s-0"})
     assert error["data"]["slug"] == "session_unknown"
+
+
+async def test_the_rule_that_opens_is_suggested_shown_and_written(
+    client: RawClient, running: RunningDaemon, command: FakeHandle
+) -> None:
+    closed = Decision(Behavior.DENY, Reason.PATH_NOT_WRITABLE, "not writable")
+    target = running.around.project.parent / "beside" / "cache"
+    target.mkdir(parents=True)
+    command.observer.blocked(refusal(str(target), decision=closed))
+    command.observer.refused(refusal("/proc/x"))
+    opens, opens_not = (await client.result("violation.list"))["violations"]
+    found = await client.result("violation.suggest", {"violation_id": opens["id"]})
+    assert [(one["act"], one["key"]) for one in found["changes"]] == [("add", "sandbox.filesystem.allowWrite")]
+    shown = await client.result("settings.update", {"changes": found["changes"], "preview": True})
+    local = running.around.home / ".claude" / "settings.local.json"
+    assert not local.exists() and not shown["written"]
+    assert any(line.startswith("+") and "beside/cache" in line for line in shown["difference"])
+    assert (await client.result("settings.update", {"changes": found["changes"]}))["difference"] == []
+    asked = {"kind": "path", "target": str(target), "write": True, "cwd": str(running.around.project)}
+    assert (await client.result("policy.explain", asked))["behavior"] == "allow"
+    again = await client.result("settings.update", {"changes": found["changes"], "preview": True})
+    assert again["difference"] == [], "it is there by now"
+    nothing = await client.result("violation.suggest", {"violation_id": opens_not["id"]})
+    assert (nothing["changes"], nothing["why"]) == ([], "no rule opens it")
+    error = await client.error("violation.suggest", {"violation_id": 99})
+    assert error["data"]["slug"] == "violation_unknown"
 
 
 async def test_a_snapshot_and_then_each_change(

@@ -80,6 +80,7 @@ export interface ExcludeCommandParams {
   cwd?: string | null;
   confirm?: boolean;
   project?: boolean;
+  preview?: boolean;
 }
 export interface ExplainParams {
   kind: "path" | "host" | "command" | "socket";
@@ -459,6 +460,7 @@ export interface SettingsUpdateParams {
   cwd?: string | null;
   confirm?: boolean;
   project?: boolean;
+  preview?: boolean;
 }
 export interface SettingsUpdateResult {
   generation: number;
@@ -466,6 +468,7 @@ export interface SettingsUpdateResult {
   written: boolean;
   changed: Array<string>;
   warnings: Array<string>;
+  difference: Array<string>;
 }
 export interface ShouldSandboxParams {
   command: string;
@@ -603,6 +606,14 @@ export interface ViolationSubscribeParams {
   session_id?: string | null;
   since?: string | null;
 }
+export interface ViolationSuggestParams {
+  violation_id: number;
+}
+export interface ViolationSuggestResult {
+  changes: Array<ChangeRecord>;
+  why: string;
+  notes: Array<string>;
+}
 export interface ViolationsCleared {
   cursor: string;
   session_id: string;
@@ -679,6 +690,7 @@ export interface Methods {
   "violation.list": { params: ViolationListParams; result: ViolationListResult };
   "violation.subscribe": { params: ViolationSubscribeParams; result: ViolationListResult };
   "violation.clear": { params: ViolationClearParams; result: ViolationClearResult };
+  "violation.suggest": { params: ViolationSuggestParams; result: ViolationSuggestResult };
   "violation.annotate": { params: ViolationAnnotateParams; result: ViolationAnnotateResult };
   "violation.strip": { params: ViolationStripParams; result: ViolationStripResult };
   "settings.get": { params: SettingsGetParams; result: SettingsGetResult };

@@ -45,6 +45,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("session_ambiguous", CALLER, "several sessions have this name"),
     ("agent_unknown", CALLER, "no agent is among the processes that started the caller"),
     ("command_unknown", CALLER, "no running command has this id, or several have"),
+    ("violation_unknown", CALLER, "no violation that is kept has this id"),
     ("wrap_unknown", CALLER, "no wrap has this id, or its outcome is no longer kept"),
     ("question_unknown", CALLER, "no prompt has this id, or its outcome is no longer kept"),
     ("question_closed", CALLER, "the prompt was answered or has ended; this answer does not count"),

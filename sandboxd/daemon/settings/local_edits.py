@@ -16,7 +16,7 @@ from sandboxd.policy.commands.exclusion import bare_pattern
 from sandboxd.policy.edit_checks import check_rule_change, wide_changes
 from sandboxd.policy.paths.rule_paths import PathScope
 from sandboxd.settings.edits import Act, Change, apply_changes, full_key
-from sandboxd.settings.files.trust import real_path
+from sandboxd.settings.files.trust import difference, real_path
 from sandboxd.settings.files.writing import edit_file
 from sandboxd.settings.key_table import TABLE
 from sandboxd.settings.merge import Settings, changed_keys
@@ -33,13 +33,15 @@ class Changed:
     """Result of a change.
 
     `written` is False when the file already had it. `keys` have another effective value than before. `warnings` are
-    sentences about a dangerous or pointless rule, or a change without effect."""
+    sentences about a dangerous or pointless rule, or a change without effect.
+    `difference` has the lines of a preview."""
 
     file: str
     written: bool
     generation: int
     keys: tuple[str, ...]
     warnings: tuple[str, ...]
+    difference: tuple[str, ...] = ()
 
 
 def change_of(act: str, key: str, value: Any = None) -> Change:
@@ -59,8 +61,9 @@ async def change_settings(
     directory: str | None,
     *,
     confirmed: bool = False,
+    preview: bool = False,
 ) -> Changed:
-    """Make all changes in the local settings file, or none; they are then in force.
+    """Make all changes in the local settings file, or none; they are then in force. A `preview` changes nothing.
 
     `confirmed` means that the user knows what a wide rule gives away. Raises SettingsError when the file cannot be
     changed, CallerError `confirmation_needed` for a wide rule, `settings_locked`, `settings_unknown_key`,
@@ -71,11 +74,19 @@ async def change_settings(
     async def write(change: Callable[[str], str]) -> bool:
         return await asyncio.to_thread(edit_file, file, change, policies.places.lock_directory)
 
+    if preview:
+        return await _preview(project, changes, file, policies.places.lock_directory)
     return await _change(policies, project, changes, file, write, confirmed)
 
 
 async def change_project(
-    policies: Policies, trusting: Trusting, changes: Sequence[Change], directory: str, *, confirmed: bool = False
+    policies: Policies,
+    trusting: Trusting,
+    changes: Sequence[Change],
+    directory: str,
+    *,
+    confirmed: bool = False,
+    preview: bool = False,
 ) -> Changed:
     """Make changes in the local settings of a project.
 
@@ -98,7 +109,28 @@ async def change_project(
             await trusting.renew(directory, file, before.encode() or None, after.encode())
         return written
 
+    if preview:
+        return await _preview(project, changes, file, policies.places.lock_directory)
     return await _change(policies, project, changes, file, write, confirmed)
+
+
+async def _preview(project: Project, changes: Sequence[Change], file: str, lock_directory: str) -> Changed:
+    """Return what changes would do to the file, which stays as it is. Raises as the change would."""
+    wanted, warnings = _checked(project.now.settings, changes, project.scope, True, Source.LOCAL)
+    lines: list[str] = []
+
+    def look(text: str) -> str:
+        lines[:] = difference(text, apply_changes(text, wanted).encode())
+        return text
+
+    try:
+        if await asyncio.to_thread(os.path.isdir, os.path.dirname(file)):
+            await asyncio.to_thread(edit_file, file, look, lock_directory)
+        else:
+            look("")
+    except SettingsError as fault:
+        raise _placed(fault, file) from fault
+    return Changed(file, False, project.now.policy.generation, (), tuple(dict.fromkeys(warnings)), tuple(lines))
 
 
 def _project_file(directory: str) -> tuple[str, str]:

@@ -120,12 +120,13 @@ class SettingsMethods:
         params: SettingsUpdateParams | ExcludeCommandParams,
         directory: str | None,
     ) -> SettingsUpdateResult:
-        policies, confirmed = self.policies, params.confirm
+        policies = self.policies
+        how = {"confirmed": params.confirm, "preview": params.preview}
         if not params.project:
-            return _updated(await change_settings(policies, changes, params.session_id, directory, confirmed=confirmed))
+            return _updated(await change_settings(policies, changes, params.session_id, directory, **how))
         if directory is None:
             raise CallerError("cwd_relative", "a project's settings are those of a directory", hint="send cwd")
-        changed = await change_project(policies, self.trusting, changes, directory, confirmed=confirmed)
+        changed = await change_project(policies, self.trusting, changes, directory, **how)
         return _updated(changed)
 
     async def trust(self, call: MethodCall, params: SettingsTrustParams) -> SettingsTrustResult:
@@ -223,7 +224,8 @@ def _pattern_of(rule: object) -> str:
 
 def _updated(changed: Changed) -> SettingsUpdateResult:
     warnings = tuple(map(neutralise, changed.warnings))
-    return SettingsUpdateResult(changed.generation, changed.file, changed.written, changed.keys, warnings)
+    file, difference = changed.file, tuple(map(neutralise, changed.difference))
+    return SettingsUpdateResult(changed.generation, file, changed.written, changed.keys, warnings, difference)
 
 
 def _trust_result(shown: Shown, *, done: bool = False) -> SettingsTrustResult:

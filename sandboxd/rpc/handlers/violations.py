@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sandboxd.daemon.policies import Policies
 from sandboxd.daemon.violation_queries import Cleared, ViolationQueries, ViolationSnapshot
 from sandboxd.errors import CallerError
 from sandboxd.policy.violation import Violation
 from sandboxd.rpc.call import ConnectedClient, MethodCall
 from sandboxd.rpc.records import violation_record
+from sandboxd_client.wire.messages.settings import ChangeRecord
 from sandboxd_client.wire.messages.violations import (
     ViolationAnnotateParams,
     ViolationAnnotateResult,
@@ -21,6 +23,8 @@ from sandboxd_client.wire.messages.violations import (
     ViolationStripParams,
     ViolationStripResult,
     ViolationSubscribeParams,
+    ViolationSuggestParams,
+    ViolationSuggestResult,
 )
 from sandboxd_client.wire.params import encode
 
@@ -30,6 +34,7 @@ class ViolationMethods:
     """`violation.*`."""
 
     queries: ViolationQueries
+    policies: Policies
 
     async def list_violations(self, call: MethodCall, params: ViolationListParams) -> ViolationListResult:
         return _result(self.queries.snapshot(params.session_id, params.command_id, params.since, call.owns))
@@ -46,6 +51,18 @@ class ViolationMethods:
 
     async def clear(self, call: MethodCall, params: ViolationClearParams) -> ViolationClearResult:
         return ViolationClearResult(self.queries.clear(params.session_id, call.owns))
+
+    async def suggest(self, call: MethodCall, params: ViolationSuggestParams) -> ViolationSuggestResult:
+        """Return the changes that open one violation. Raises CallerError `violation_unknown`."""
+        lesson = await self.queries.suggest(params.violation_id, self.policies.places.home, call.owns)
+        sections = lesson.settings.get("sandbox", {})
+        changes = tuple(
+            ChangeRecord("add", f"sandbox.{section}.{key}", rule)
+            for section, lists in sections.items()
+            for key, rules in lists.items()
+            for rule in rules
+        )
+        return ViolationSuggestResult(changes, "; ".join(one.why for one in lesson.left_out), lesson.notes)
 
     async def annotate(self, call: MethodCall, params: ViolationAnnotateParams) -> ViolationAnnotateResult:
         text, count = await self.queries.annotate(params.command_id, params.stderr, params.session_id, call.owns)

@@ -91,6 +91,8 @@ from sandboxd_client.wire.messages.violations import (
     ViolationStripParams,
     ViolationStripResult,
     ViolationSubscribeParams,
+    ViolationSuggestParams,
+    ViolationSuggestResult,
 )
 from sandboxd_client.wire.messages.wrap import WrapOutcomeParams, WrapOutcomeResult, WrapParams, WrapResult
 
@@ -148,6 +150,7 @@ PERMISSION_REVOKE = _row("permission.revoke", PermissionRevokeParams, Permission
 VIOLATION_LIST = _row("violation.list", ViolationListParams, ViolationListResult)
 VIOLATION_SUBSCRIBE = _row("violation.subscribe", ViolationSubscribeParams, ViolationListResult)
 VIOLATION_CLEAR = _row("violation.clear", ViolationClearParams, ViolationClearResult, repeatable=False)
+VIOLATION_SUGGEST = _row("violation.suggest", ViolationSuggestParams, ViolationSuggestResult)
 VIOLATION_ANNOTATE = _row("violation.annotate", ViolationAnnotateParams, ViolationAnnotateResult)
 VIOLATION_STRIP = _row("violation.strip", ViolationStripParams, ViolationStripResult)
 SETTINGS_GET = _row("settings.get", SettingsGetParams, SettingsGetResult)

@@ -103,6 +103,7 @@ class SettingsUpdateParams:
     cwd: str | None = None
     confirm: bool = False  # the user knows the consequences of a wide rule
     project: bool = False  # write `.claude/settings.local.json` of the project
+    preview: bool = False  # change nothing: only tell the difference to the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,7 @@ class SettingsUpdateResult:
     written: bool  # False when the file already had the values
     changed: tuple[str, ...] = ()  # keys with a new effective value
     warnings: tuple[str, ...] = ()  # shadowed, void or dangerous changes
+    difference: tuple[str, ...] = ()  # of a preview: lines removed (`-`) and added (`+`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,7 @@ class ExcludeCommandParams:
     cwd: str | None = None
     confirm: bool = False
     project: bool = False
+    preview: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sandboxd_client.wire.messages.origins import OriginRecord
+from sandboxd_client.wire.messages.settings import ChangeRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,22 @@ class ViolationClearParams:
 @dataclass(frozen=True, slots=True)
 class ViolationClearResult:
     cleared: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationSuggestParams:
+    """A kept violation, by its `id`."""
+
+    violation_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationSuggestResult:
+    """The smallest changes for `settings.update` that open what was refused; none, and `why` there is none."""
+
+    changes: tuple[ChangeRecord, ...]
+    why: str = ""
+    notes: tuple[str, ...] = ()  # sentences for the user
 
 
 @dataclass(frozen=True, slots=True)
