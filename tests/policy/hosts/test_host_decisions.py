@@ -179,9 +179,7 @@ def test_no_name_leads_to_a_closed_port_of_this_machine(pinned: bool) -> None:
     network, name = policy("ok.test", "127.0.0.1", "192.0.2.7"), parse_host("ok.test")
     for text, port, refused in (("127.0.0.1", 8443, True), ("192.0.2.7", 8443, True), ("127.0.0.1", 80, False)):
         address = ip_address(text)
-        decision = decide_address(
-            network, name, port, address, host_addresses=HERE, closed_ports={8443}, pinned=pinned
-        )
+        decision = decide_address(network, name, port, address, host_addresses=HERE, closed_ports={8443}, pinned=pinned)
         assert (decision.reason is CLOSED) is refused and decision.allowed is not refused
 
 
