@@ -12,6 +12,7 @@ from sandboxd.plan.request import ShellText
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.model import FilePolicy, PathRule, Policy
 from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
+from sandboxd.runtime.command import Command
 from sandboxd.settings.origins import BUILT_IN
 from support.daemon import RunningDaemon, running_daemon, surroundings
 from support.fake_host import FakeHost, place
@@ -62,20 +63,20 @@ async def test_one_shape_for_everything(client: RawClient, command: FakeHandle, 
 async def test_the_rule_that_opens_is_suggested_shown_and_written(
     client: RawClient, running: RunningDaemon, command: FakeHandle
 ) -> None:
-    closed = Decision(Behavior.DENY, Reason.PATH_NOT_WRITABLE, "not writable")
-    target = running.around.project.parent / "beside" / "cache"
-    target.mkdir(parents=True)
-    command.observer.blocked(refusal(str(target), decision=closed))
+    closed = Decision(Behavior.DENY, Reason.HOST_NOT_LISTED, "not listed")
+    host = DenialEvent(ViolationKind.NETWORK, "CONNECT", "new.test:443", ViolationSource.PROXY, decision=closed)
+    assert isinstance(command.observer, Command)
+    command.observer.blocked(host)
     command.observer.refused(refusal("/proc/x"))
     opens, opens_not = (await client.result("violation.list"))["violations"]
     found = await client.result("violation.suggest", {"violation_id": opens["id"]})
-    assert [(one["act"], one["key"]) for one in found["changes"]] == [("add", "sandbox.filesystem.allowWrite")]
+    assert [(one["act"], one["key"]) for one in found["changes"]] == [("add", "sandbox.network.allowedDomains")]
     shown = await client.result("settings.update", {"changes": found["changes"], "preview": True})
     local = running.around.home / ".claude" / "settings.local.json"
     assert not local.exists() and not shown["written"]
-    assert any(line.startswith("+") and "beside/cache" in line for line in shown["difference"])
+    assert any(line.startswith("+") and "new.test:443" in line for line in shown["difference"])
     done = await client.result("settings.update", {"changes": found["changes"]})
-    assert (done["difference"], done["written"]) == ([], True) and "beside/cache" in local.read_text()
+    assert (done["difference"], done["written"]) == ([], True) and "new.test:443" in local.read_text()
     again = await client.result("settings.update", {"changes": found["changes"], "preview": True})
     assert again["difference"] == [], "it is there by now"
     nothing = await client.result("violation.suggest", {"violation_id": opens_not["id"]})
