@@ -123,6 +123,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "prometheus_client": ("sandboxd.daemon.metrics",),
     "mcp": ("sandboxd.cli.mcp",),
     "cryptography": ("sandboxd.proxy.tls.authority",),
+    "h2": ("sandboxd.proxy.http2", "sandboxd.proxy.tls.authority"),
     "agents": (f"{_INTEGRATIONS}.openai_agents", f"{_INTEGRATIONS}.openai_sandbox"),
     "claude_agent_sdk": (f"{_INTEGRATIONS}.claude_agent",),
     "crewai": (f"{_INTEGRATIONS}.crewai",),

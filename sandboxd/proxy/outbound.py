@@ -18,6 +18,7 @@ from sandboxd.policy.hosts.request_rules import HttpRequest
 from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
 from sandboxd.proxy.dial import Dialer, DialError
 from sandboxd.proxy.dns.synthetic_names import NO_NAMES, SyntheticNames
+from sandboxd.proxy.fair_share import Share
 from sandboxd.proxy.gate import Admission, Gate
 from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.sandbox_servers import SandboxServers
@@ -125,7 +126,11 @@ class Outbound:
         if not self._gate.covers_requests(host, port):
             return
         async with ClientWatch(client, limits.half_closed_s, known=known):
-            decision = await client.share.timed(self._gate.decide_request(host, port, request))
+            await self.decide_request(client.share, host, port, request)
+
+    async def decide_request(self, share: Share, host: Host, port: int, request: HttpRequest) -> None:
+        """Decide on one request, for a caller that watches its client. Raises Refused."""
+        decision = await share.timed(self._gate.decide_request(host, port, request))
         if decision is not None and not decision.allowed:
             raise self._refused(request.method, host, port, decision, request.path)
 

@@ -54,10 +54,11 @@ def to_client(
 ) -> list[tuple[bytes, bytes]]:
     """Return the answer headers for the client.
 
-    Answers to HEAD and with 304 keep the length, which describes the content that GET would return."""
+    Answers to HEAD and with 304 keep the length, which describes the content that GET would return. Offers of another
+    protocol or place for later requests (RFC 7838) are removed: nothing could be decided there."""
     headers = [
         (name, value)
-        for name, value in end_to_end(answer.headers, drop=(b"content-length",))
+        for name, value in end_to_end(answer.headers, drop=(b"content-length", b"alt-svc"))
         if not name.lower().startswith(OWN_HEADERS)
     ]
     if framing.kind is BodyKind.LENGTH:

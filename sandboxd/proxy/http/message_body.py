@@ -93,7 +93,7 @@ def request_framing(head: RequestHead) -> Framing:
         return NO_BODY
     if len(lengths) > 1:
         raise HttpSyntaxError("more than one Content-Length")
-    return Framing(BodyKind.LENGTH, _parse_length(lengths[0]))
+    return Framing(BodyKind.LENGTH, parse_length(lengths[0]))
 
 
 def response_framing(head: ResponseHead, method: str) -> Framing:
@@ -111,10 +111,11 @@ def response_framing(head: ResponseHead, method: str) -> Framing:
         raise HttpSyntaxError("answer has different Content-Lengths")
     if not values(head.headers, b"content-length"):
         return _UNTIL_CLOSE
-    return Framing(BodyKind.LENGTH, _parse_length(lengths.pop() if lengths else b""))
+    return Framing(BodyKind.LENGTH, parse_length(lengths.pop() if lengths else b""))
 
 
-def _parse_length(text: bytes) -> int:
+def parse_length(text: bytes) -> int:
+    """Return a Content-Length. Raises HttpSyntaxError."""
     if not _LENGTH.fullmatch(text):
         raise HttpSyntaxError("Content-Length is not a number")
     return int(text)
@@ -220,8 +221,13 @@ class BodyReader:
             if self._trailer_size > MAX_HEAD or self._trailer_lines > MAX_LINES:
                 raise HttpSyntaxError("trailers are too long", status=431, slug="head_too_large")
             name, value = parse_header_line(line)
-            if name.lower() not in _TRAILERS_NOT_PASSED and not name.lower().startswith(OWN_HEADERS):
+            if passes_in_trailers(name):
                 self._trailers.append((name, value))
+
+
+def passes_in_trailers(name: bytes) -> bool:
+    """Return whether a trailer field of this name is forwarded."""
+    return name.lower() not in _TRAILERS_NOT_PASSED and not name.lower().startswith(OWN_HEADERS)
 
 
 def chunk(content: bytes) -> bytes:

@@ -16,7 +16,7 @@ import asyncio
 import re
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,7 +29,7 @@ from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.outbound import Outbound
 from sandboxd.proxy.streams.connection import OutboundConnection
 from sandboxd.proxy.streams.stream import Stream
-from sandboxd.proxy.tls.authority import Authority
+from sandboxd.proxy.tls.authority import HTTP1, HTTP2, Authority
 from sandboxd.proxy.tls.channel import TlsChannel
 from sandboxd.proxy.transparent.tls_hello import NOT_TLS, HelloReader, Opening
 
@@ -58,6 +58,8 @@ class RequestTunnel:
     authority: Authority | None = None
     fault: DialError | None = None
     is_used: bool = False
+    offered: tuple[bytes, ...] = (HTTP1.encode(),)
+    """Protocols for the next connection to the server."""
     held: int = 0
     """Bytes of the beginning that are kept, counted in the share."""
 
@@ -92,7 +94,7 @@ class RequestTunnel:
         origin = OriginStream(connection, asyncio.get_running_loop(), self.client.share)
         if self.authority is not None:
             try:
-                await _secure(origin, self.authority.client_context, self.limits)
+                await _secure(origin, self.authority.client_context(self.offered), self.limits)
             except BaseException:
                 self.outbound.release(connection)
                 origin.close()
@@ -179,17 +181,19 @@ class RequestTunnels:
         if not _names(opening, host):
             self._refuse(tunnel, "begins with a TLS handshake for another host", "", Reason.SERVER_NAME)
             return
-        tunnel.authority = authority
+        tunnel.authority, tunnel.offered = authority, opening.protocols
         origin: OriginStream | None = None
         try:
             origin = await tunnel.open()
         except DialError as error:
             tunnel.fault = error
+        tunnel.offered = (HTTP1.encode(),)
         try:
             async with asyncio.timeout(self._limits.head_s):
                 await client.share.turn()
                 begun = time.perf_counter()
-                channel = TlsChannel(authority.context_for(host), server_side=True)
+                protocol = _protocol_of(origin, opening.protocols)
+                channel = TlsChannel(authority.context_for(host, protocol), server_side=True)
                 client.share.spend_since(begun)
                 await client.start_tls(channel)
         except BaseException as error:
@@ -199,7 +203,12 @@ class RequestTunnels:
             if isinstance(error, ssl.SSLError | ConnectionError):  # programs send an alert, or only close
                 self._report(tunnel, "ends its TLS here, and the program refuses the certificate", _NOT_TRUSTED)
             raise
-        await serve_requests(client, self._outbound, self._limits, tunnel, origin)
+        if client.protocol == HTTP2:
+            from sandboxd.proxy.http2.session import serve_http2  # its library is an extra
+
+            await serve_http2(client, self._outbound, self._limits, tunnel, origin, tunnel.fault)
+        else:
+            await serve_requests(client, self._outbound, self._limits, tunnel, origin)
 
     def _refuse(
         self,
@@ -238,6 +247,13 @@ async def _secure(origin: OriginStream, context: ssl.SSLContext, limits: ProxyLi
     except OSError as error:
         why = error.strerror or str(error)
         raise DialError("tls_failed", f"the TLS handshake with {host} failed: {why}") from None
+
+
+def _protocol_of(origin: OriginStream | None, offered: Collection[bytes]) -> str:
+    """Return the protocol for the client: the server's, or without a server one that the client offers."""
+    if origin is not None:
+        return origin.protocol or HTTP1
+    return HTTP1 if not offered or HTTP1.encode() in offered else HTTP2
 
 
 def _names(opening: Opening, host: Host) -> bool:

@@ -245,6 +245,15 @@ class Stream:
         """Return whether a connection inside TLS, which is never resumable, can be cut without losing a request."""
         return self._between
 
+    def rest(self, between: bool) -> None:
+        """Mark a connection of which several requests are served at a time as between requests, or not."""
+        self._between = between
+
+    @property
+    def protocol(self) -> str | None:
+        """Return the protocol that the TLS handshake chose."""
+        return self._tls.protocol if self._tls is not None else None
+
     def keep(self) -> None:
         """Ignore later `close` and `reset` calls, before a hand-over."""
         self._kept = True

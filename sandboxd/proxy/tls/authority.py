@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_network
@@ -30,7 +30,8 @@ RENEW_BEFORE: Final = timedelta(days=1)
 EARLIER: Final = timedelta(days=1)
 MOST_HOSTS: Final = 256
 """Certificates that are kept; each takes about 40 KB with its context."""
-PROTOCOLS: Final = ("http/1.1",)
+HTTP1: Final = "http/1.1"
+HTTP2: Final = "h2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Authority:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._clock = clock
-        self._contexts: OrderedDict[str, tuple[datetime, ssl.SSLContext]] = OrderedDict()
+        self._contexts: OrderedDict[tuple[str, str], tuple[datetime, ssl.SSLContext]] = OrderedDict()
         x509, serialization, ec = _library()
         if record is None:
             self._key: EllipticCurvePrivateKey = ec.generate_private_key(ec.SECP256R1())
@@ -63,25 +64,31 @@ class Authority:
         self.hosts = record.hosts if record else tuple(sorted({pattern.text for pattern in hosts}))
         self.certificate = self._certificate.public_bytes(serialization.Encoding.PEM).decode()
         """The certificate that commands trust, as PEM."""
-        self.client_context = ssl.create_default_context()
-        """The client's side of TLS, with the authorities that this machine trusts (SSL_CERT_FILE of the daemon)."""
-        self.client_context.set_alpn_protocols(PROTOCOLS)
+        offers: tuple[tuple[str, ...], ...] = ((HTTP1,), (HTTP2,), (HTTP2, HTTP1))
+        self._client_contexts = {offered: _client_context(offered) for offered in offers}
 
     @property
     def record(self) -> AuthorityRecord:
         return AuthorityRecord(self.hosts, _pem_of(self._key), self.certificate)
 
-    def context_for(self, host: Host) -> ssl.SSLContext:
-        """Return the server's side of TLS for a host, with a certificate for it."""
-        now = self._clock()
-        found = self._contexts.get(host.name)
+    def client_context(self, offered: Collection[bytes]) -> ssl.SSLContext:
+        """Return the client's side of TLS, with the authorities that this machine trusts (SSL_CERT_FILE of the daemon).
+
+        `offered` are the protocols that the command's own handshake offers."""
+        known = tuple(name for name in (HTTP2, HTTP1) if name.encode() in offered)
+        return self._client_contexts[known or (HTTP1,)]
+
+    def context_for(self, host: Host, protocol: str = HTTP1) -> ssl.SSLContext:
+        """Return the server's side of TLS for a host, with a certificate for it and the protocol of the server."""
+        now, key = self._clock(), (host.name, protocol)
+        found = self._contexts.get(key)
         if found is None or found[0] <= now:
             until, context = now + timedelta(days=HOST_DAYS), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            key, certificate = self._certify(host, until)
-            _load(context, certificate + self.certificate, key)
-            context.set_alpn_protocols(PROTOCOLS)
-            found = self._contexts[host.name] = until - RENEW_BEFORE, context
-        self._contexts.move_to_end(host.name)
+            private, certificate = self._certify(host, until)
+            _load(context, certificate + self.certificate, private)
+            context.set_alpn_protocols([protocol])
+            found = self._contexts[key] = until - RENEW_BEFORE, context
+        self._contexts.move_to_end(key)
         while len(self._contexts) > MOST_HOSTS:
             self._contexts.popitem(last=False)
         return found[1]
@@ -136,15 +143,22 @@ _USAGES: Final = (
 )  # fmt: skip
 
 
+def _client_context(offered: Sequence[str]) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(offered)
+    return context
+
+
 def _library() -> Any:
     try:
+        import h2  # noqa: F401
         from cryptography import x509
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError:
         raise HostError(
             "tls_unavailable",
-            "sandbox.network.tls needs the Python package cryptography, which is not installed",
+            "sandbox.network.tls needs the Python packages cryptography and h2, which are not installed",
             hint="pip install 'sandboxd[tls]'",
         ) from None
     return x509, serialization, ec

@@ -1,7 +1,7 @@
-"""The server name in a TLS ClientHello, without I/O.
+"""The server name and protocols in a TLS ClientHello, without I/O.
 
-Sources: RFC 8446, section 4.1.2; RFC 6066, section 3. The ClientHello is not encrypted. With Encrypted Client Hello the
-name is the outer one."""
+Sources: RFC 8446, section 4.1.2; RFC 6066, section 3; RFC 7301. The ClientHello is not encrypted. With Encrypted
+Client Hello the name is the outer one."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ MAX_HELLO: Final = 65536
 _HANDSHAKE: Final = 22
 _CLIENT_HELLO: Final = 1
 _SERVER_NAME: Final = 0
+_PROTOCOLS: Final = 16
 _HOST_NAME: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The beginning of a connection, with the server name if readable and present."""
+    """The beginning of a connection, with server name and protocols (ALPN) if readable and present."""
 
     is_tls: bool
     is_readable: bool = True
     server_name: bytes | None = None
+    protocols: tuple[bytes, ...] = ()
 
 
 NOT_TLS: Final = Opening(False)
@@ -73,7 +75,7 @@ class HelloReader:
         if len(handshake) < end:
             return None
         try:
-            return Opening(True, server_name=_server_name(bytes(handshake[4:end])))
+            return _offer(bytes(handshake[4:end]))
         except ValueError:
             return UNREADABLE
 
@@ -102,26 +104,28 @@ class _Fields:
         return self.take(self.number(size))
 
 
-def _server_name(body: bytes) -> bytes | None:
-    """Return the server name of a ClientHello. Raises ValueError."""
+def _offer(body: bytes) -> Opening:
+    """Return what a ClientHello names. Raises ValueError."""
     fields = _Fields(body)
     fields.take(2 + 32)  # version, random
     fields.vector(1)  # session id
     fields.vector(2)  # cipher suites
     fields.vector(1)  # compression methods
-    if fields.is_empty:
-        return None
-    extensions = _Fields(fields.vector(2))
     found: bytes | None = None
+    protocols: list[bytes] = []
+    extensions = _Fields(b"" if fields.is_empty else fields.vector(2))
     while not extensions.is_empty:
         kind, content = extensions.number(2), extensions.vector(2)
-        if kind != _SERVER_NAME:
+        if kind not in (_SERVER_NAME, _PROTOCOLS):
             continue
-        names = _Fields(_Fields(content).vector(2))
-        while not names.is_empty:
-            name_kind, name = names.number(1), names.vector(2)
+        entries = _Fields(_Fields(content).vector(2))
+        while not entries.is_empty:
+            if kind == _PROTOCOLS:
+                protocols.append(entries.vector(1))
+                continue
+            name_kind, name = entries.number(1), entries.vector(2)
             if name_kind == _HOST_NAME:
                 if found is not None:
                     raise ValueError("two server names")
                 found = name
-    return found
+    return Opening(True, server_name=found, protocols=tuple(protocols))

@@ -75,7 +75,9 @@ def test_greetings_that_cannot_be_read(data: bytes) -> None:
 
 
 def test_other_kinds_of_names_and_extensions_do_not_matter() -> None:
-    other = b"\x00\x10\x00\x05\x00\x03\x02h2"
+    protocols = b"\x00\x10\x00\x05\x00\x03\x02h2"
+    assert HelloReader().receive(with_extensions(protocols)) == Opening(True, protocols=(b"h2",))
+    other = b"\x00\x11\x00\x05\x00\x03\x02h2"
     assert HelloReader().receive(with_extensions(other)) == Opening(True)
     assert HelloReader().receive(with_extensions(names(b"x", kind=9))) == Opening(True)
     found = HelloReader().receive(with_extensions(other + names(b"ok.test") + other))

@@ -1,0 +1,1 @@
+"""HTTP/2 in connections whose TLS ends in the proxy."""

@@ -1,0 +1,93 @@
+"""The frames of an HTTP/2 connection (RFC 9113, section 4), before the library sees them. No I/O.
+
+The library takes all frames of its input at once, keeps unfinished header blocks of any size, and ends a connection at
+GOAWAY, after which the open streams go on. So frames are passed on a few at a time, blocks have a limit, and GOAWAY is
+taken out."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+AT_ONCE: Final = 32
+"""Most frames of a piece. A frame without content takes the library about 20 us."""
+MOST_BLOCK: Final = 65536
+"""Longest compressed header block."""
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_HEAD: Final = 9
+_HEADERS, _GOAWAY, _CONTINUATION = 1, 7, 9
+_END_HEADERS: Final = 4
+_LONGEST_GOAWAY: Final = 16384
+
+
+class CostlyFrames(ConnectionResetError):
+    """Frames that end the connection, since they cost too much."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoAway:
+    """The end of a connection for new streams; those up to `last` go on."""
+
+    last: int
+    code: int
+
+    def render(self) -> bytes:
+        return struct.pack(">HBBBIII", 0, 8, _GOAWAY, 0, 0, self.last, self.code)
+
+
+class FrameSplitter:
+    """Parser of one side's bytes; `has_preface` for those of a client."""
+
+    def __init__(self, *, has_preface: bool) -> None:
+        self._head = bytearray()
+        self._left = len(PREFACE) if has_preface else 0
+        self._goaway: bytearray | None = None
+        self._block = 0
+
+    def split(self, data: bytes) -> Iterator[bytes | GoAway]:
+        """Yield pieces of at most `AT_ONCE` frames, and each GOAWAY in its place. Raises CostlyFrames."""
+        piece, place, frames = bytearray(), 0, 0
+        while place < len(data):
+            if self._left == 0:
+                taken = data[place : place + _HEAD - len(self._head)]
+                self._head += taken
+                place += len(taken)
+                if len(self._head) < _HEAD:
+                    break
+                self._begin(self._head)
+                if self._goaway is None:
+                    piece += self._head
+                    frames += 1
+                self._head.clear()
+            content = data[place : place + self._left]
+            place += len(content)
+            self._left -= len(content)
+            if self._goaway is None:
+                piece += content
+            else:
+                self._goaway += content
+            if self._left == 0 and (self._goaway is not None or frames >= AT_ONCE):
+                if piece:
+                    yield bytes(piece)
+                    piece, frames = bytearray(), 0
+                if self._goaway is not None:
+                    last, code = struct.unpack(">II", self._goaway[:8])
+                    self._goaway = None
+                    yield GoAway(last & 0x7FFFFFFF, code)
+        if piece:
+            yield bytes(piece)
+
+    def _begin(self, head: bytearray) -> None:
+        self._left, kind, flags = int.from_bytes(head[:3], "big"), head[3], head[4]
+        if kind in (_HEADERS, _CONTINUATION):
+            self._block += self._left
+            if self._block > MOST_BLOCK:
+                raise CostlyFrames(f"header block is longer than {MOST_BLOCK} bytes")
+            if flags & _END_HEADERS:
+                self._block = 0
+        elif kind == _GOAWAY:
+            if not 8 <= self._left <= _LONGEST_GOAWAY:
+                raise CostlyFrames("GOAWAY frame has a wrong length")
+            self._goaway = bytearray()
