@@ -47,8 +47,8 @@ hypothesis_settings.register_profile("people", deadline=None)
 hypothesis_settings.register_profile("ci", deadline=None, derandomize=True, database=None)
 hypothesis_settings.load_profile("ci" if os.environ.get("CI") else "people")
 
-# Programs of others that `./dev agents`, `./dev integrations` and `./dev programs` install.
-collect_ignore = [one for one in ("agents", "integrations", "programs") if f"SANDBOXD_{one.upper()}" not in os.environ]
+# Programs of others that `./dev integrations` and `./dev programs` install.
+collect_ignore = [one for one in ("integrations", "programs") if f"SANDBOXD_{one.upper()}" not in os.environ]
 
 
 def pytest_configure(config: pytest.Config) -> None:

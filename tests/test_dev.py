@@ -223,6 +223,22 @@ def test_who_may_not_install_is_told_what_to_ask_for(checkout: Checkout) -> None
         assert "as root: apt-get install bubblewrap" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "status"), [("client error (Connect)\nerror sending request", 75), ("no such version", 1)]
+)
+def test_a_registry_out_of_reach_is_no_failed_test(checkout: Checkout, words: str, status: int) -> None:
+    checkout.identity.write(checkout.stubs / "uname", "#!/bin/sh\necho Darwin\n", mode=0o755)
+    for tool in ("grep", "nproc"):
+        (checkout.stubs / tool).symlink_to(shutil.which(tool) or pytest.fail(tool))
+    checkout.identity.write(checkout.root / "tests" / "integrations" / "frameworks.txt", "")
+    checkout.dev("venv")
+    uv = checkout.root / ".venv" / "bin" / "uv"
+    checkout.identity.write(uv, f"#!/bin/sh\necho '{words}'\nexit 2\n", mode=0o755)
+    done = checkout.dev("integrations")
+    assert done.returncode == status and words in done.stderr, done
+    assert ("NOTHING WAS TESTED" in done.stderr) == (status == 75), done
+
+
 def test_an_old_python_is_refused(complete: Checkout) -> None:
     complete.identity.write(complete.stubs / "python3", "#!/bin/sh\ncat >/dev/null\nexit 1\n", mode=0o755)
     done = complete.dev("run", "status")

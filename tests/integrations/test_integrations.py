@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.daemons import DaemonProcess, StartDaemon
-from support.messages_api import Model, served
+from support.model_server import Model, served
 from support.users import CHECKOUT
 
 ENVIRONMENTS = Path(os.environ["SANDBOXD_INTEGRATIONS"])
