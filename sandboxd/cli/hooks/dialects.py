@@ -19,10 +19,11 @@ class Dialect:
 
     `settings` is the path of its file below the home directory, `project` that of a file for one project and one
     machine. `events` are that before a call and those after one; `tool` is the name of the tool that runs shell lines.
-    `form` says how the file names hooks: in groups with a matcher, flat, or as a plug-in that calls them.
+    `form` says how the file names hooks: in groups with a matcher, flat, or as a plug-in that calls them. `note` is what
+    the user has to do in the agent after an installation.
     """
 
-    __slots__ = ("answers", "events", "form", "name", "project", "settings", "timeout", "title", "tool")
+    __slots__ = ("answers", "events", "form", "name", "note", "project", "settings", "timeout", "title", "tool")
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class Dialect:
         timeout: int,
         answers: str,
         form: str = "groups",
+        note: str = "",
     ) -> None:
         self.name = name
         self.title = title
@@ -46,6 +48,7 @@ class Dialect:
         self.timeout = timeout
         self.answers = answers
         self.form = form
+        self.note = note
 
     def file(self, home: str, project: str | None) -> str:
         return os.path.join(home, self.settings) if project is None else os.path.join(project, self.project)
@@ -141,6 +144,7 @@ DIALECTS = (
         ("PreToolUse", "PostToolUse"),
         timeout=30,
         answers="codex",
+        note="Codex runs no hook that you have not trusted: its commands run outside until you trust it there, by /hooks",
     ),
     Dialect(
         "gemini",

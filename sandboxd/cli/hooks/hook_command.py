@@ -94,6 +94,8 @@ def _install(dialect: Dialect, path: str) -> int:
             settings.setdefault("version", 1)
         _write(path, settings)
     sys.stdout.write(f"{dialect.title} runs its shell commands in the sandbox from its next start on\n    in {path}\n")
+    if dialect.note:
+        sys.stdout.write(f"    {dialect.note}\n")
     return 0
 
 

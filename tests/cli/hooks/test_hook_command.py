@@ -49,6 +49,7 @@ def test_what_is_installed_is_removed_again(cli: CommandLine, home: Path, dialec
     for _ in range(2):  # a second installation replaces the first
         done = cli.run("hook", "install", dialect.name)
         assert done.returncode == 0 and str(path) in done.stdout, done
+        assert ("until you trust it there" in done.stdout) == (dialect.name == "codex")
         written = json.loads(path.read_text())
         found = lines(written)
         assert found.pop("Stop") == ["my hook"] and found.keys() == set(dialect.events)
