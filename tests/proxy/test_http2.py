@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator
+import struct
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import DataReceived, Event, RequestReceived, StreamEnded
+from h2.settings import SettingCodes
 
-from sandboxd.policy.decision import Behavior, Reason
-from sandboxd.policy.hosts.host_patterns import HostPattern
-from sandboxd.policy.hosts.request_rules import parse_operations
+from sandboxd.policy.decision import Behavior, Decision, Reason
+from sandboxd.policy.hosts.host_patterns import Host, HostPattern
+from sandboxd.policy.hosts.request_rules import HttpRequest, parse_operations
 from sandboxd.policy.model import NetworkPolicy, RequestRule
+from sandboxd.proxy.http2.frames import GoAway
 from sandboxd.proxy.tls.authority import Authority
-from support.http2 import Peer, echo, http2_origin, secure
+from support.http2 import Message, Peer, echo, http2_origin, secure
 from support.proxies import SETTINGS, Proxies, rules, running_proxies
+from support.waiting import wait_until_async
 
 TLS = Path(__file__).with_name("tls")
 SERVER = TLS / "server.pem"
@@ -27,7 +36,11 @@ def rule(action: str, *paths: str, methods: tuple[str, ...] = ()) -> RequestRule
 
 
 NETWORK = NetworkPolicy(
-    requests=(rule("allow", "/me/**", methods=("read",)), rule("allow", "/me/up", methods=("POST",))),
+    requests=(
+        rule("allow", "/me/**", methods=("read",)),
+        rule("allow", "/me/up", methods=("POST",)),
+        rule("ask", "/ask/**"),
+    ),
     tls_terminate=rules("ok.test"),
 )
 
@@ -39,19 +52,23 @@ def authority(monkeypatch: pytest.MonkeyPatch) -> Authority:
 
 
 @contextlib.asynccontextmanager
-async def connected(proxies: Proxies, authority: Authority, port: int, **how: bool) -> AsyncIterator[Peer]:
+async def connected(
+    proxies: Proxies, authority: Authority, port: int, *offer: str, chosen: str = "h2", takes: bool = True
+) -> AsyncIterator[Peer]:
     """A client in a tunnel."""
     reader, writer = await proxies.tunnel(f"ok.test:{port}")
-    await writer.start_tls(
-        secure(ssl.create_default_context(cadata=authority.certificate)), server_hostname="ok.test"
-    )
-    assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2"
-    peer = Peer((reader, writer), **how)
-    yield peer
-    await peer.close()
+    context = secure(ssl.create_default_context(cadata=authority.certificate), *offer)
+    await writer.start_tls(context, server_hostname="ok.test")
+    assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == chosen
+    peer = Peer((reader, writer), takes=takes)
+    try:
+        yield peer
+    finally:
+        await peer.close()
 
 
-async def test_each_request_is_decided_and_the_connection_goes_on(authority: Authority) -> None:
+async def test_requests_are_decided_one_by_one(authority: Authority) -> None:
+    """A refused one is answered, and the connection goes on."""
     async with (
         http2_origin(echo, SERVER) as origin,
         running_proxies(network=NETWORK, authority=authority) as proxies,
@@ -63,18 +80,319 @@ async def test_each_request_is_decided_and_the_connection_goes_on(authority: Aut
             client.ask("GET", "/you/a?key=1", host): "403",
             client.ask("DELETE", "/me/a", host): "403",
             client.ask("GET", "/me/../you", host): "403",
+            client.ask("PUT", "/me/up", host, end=False): "403",  # and the client is told to stop
         }
         for number, status in asked.items():
             answer = await client.answer(number)
-            assert answer.status == status and answer.reset is None, (number, answer)
+            assert answer.status == status, (number, answer)
             assert status == "200" or (b"Blocked by the sandbox" in answer.body and b"key=1" not in answer.body)
+        await client.until(lambda: client.streams[number].reset == ErrorCodes.NO_ERROR)
         upload = client.ask("POST", "/me/up", host, end=False)
         await client.send(upload, b"u" * 300_000)
         answer = await client.answer(upload)
         assert (answer.status, answer.size, answer.trailers) == ("200", 300_000, {"x-size": "300000"})
         assert origin.requests == ["GET /me/a", "POST /me/up"] and len(origin.peers) == 1
-        assert [one.decision.reason for one in proxies.blocked] == [
-            Reason.REQUEST_DENIED, Reason.REQUEST_DENIED, Reason.REQUEST_UNCLEAR
-        ]  # fmt: skip
+        reasons = Counter(one.decision.reason for one in proxies.blocked)
+        assert reasons == {Reason.REQUEST_DENIED: 3, Reason.REQUEST_UNCLEAR: 1}
         assert client.gone is None
-    assert proxies.server.share.held == 0
+        await wait_until_async(lambda: proxies.server.share.held == 0)
+
+
+def fields(host: str, **changed: str | None) -> list[tuple[str, str]]:
+    present = {"method": "GET", "scheme": "https", "authority": host, "path": "/me/a"} | changed
+    return [(f":{name}", value) for name, value in present.items() if value is not None]
+
+
+async def test_ambiguous_heads_are_refused_with_the_reason(authority: Authority) -> None:
+    async with (
+        http2_origin(echo, SERVER) as origin,
+        running_proxies(network=NETWORK, authority=authority) as proxies,
+        connected(proxies, authority, origin.port) as client,
+    ):
+        host = f"ok.test:{origin.port}"
+        plain = fields(host)
+        table = [
+            ([*plain, ("host", "also.test")], "421"),
+            ([*plain, ("host", host), ("host", host)], "421"),
+            (fields("also.test"), "421"),
+            (fields(f"x@{host}"), "421"),
+            (fields(host, authority=None), "400"),
+            (fields(host, path=None), "400"),
+            (fields(host, path="/me/a HTTP/1.1"), "400"),
+            (fields(host, path="me/a"), "400"),
+            (fields(host, path="/me/a#b"), "400"),
+            (fields(host, method="GET /me"), "400"),
+            (fields(host, scheme="http"), "400"),
+            (fields(host, method="CONNECT"), "501"),
+            (fields(host, method="CONNECT", protocol="websocket"), "501"),
+            (fields(host, method="TRACE"), "405"),
+            ([*plain, (":path", "/me/b")], "400"),
+            ([*plain[:3], ("a", "b"), plain[3]], "400"),
+            ([*plain, (":status", "200")], "400"),
+            ([*plain, ("Upper", "a")], "400"),
+            ([*plain, ("a b", "c")], "400"),
+            ([*plain, ("a", "b\r\nc: d")], "400"),
+            ([*plain, ("a", " b")], "400"),
+            ([*plain, ("connection", "close")], "400"),
+            ([*plain, ("transfer-encoding", "chunked")], "400"),
+            ([*plain, ("upgrade", "h2c")], "400"),
+            ([*plain, ("te", "gzip")], "400"),
+            ([*plain, *(("a", "b") for _ in range(250))], "431"),
+            ([*plain, ("x-http-method-override", "DELETE")], "403"),
+            ([*fields(host, authority=None), ("host", host)], "200"),
+            ([*plain, ("host", host), ("cookie", "a=b"), ("cookie", "c=d")], "200"),
+        ]
+        for head, status in table:
+            answer = await client.answer(client.ask_raw(head))
+            assert answer.heads and answer.status == status, (head, answer)
+        assert origin.requests == ["GET /me/a"] * 2 and client.gone is None
+
+
+async def test_both_directions_flow_at_once(authority: Authority) -> None:
+    """As gRPC does: each piece is answered before the next, after 100; trailers end the answer."""
+
+    async def serve(peer: Peer, number: int, message: Message, event: Event) -> None:
+        if isinstance(event, RequestReceived):
+            assert message.heads[0]["te"] == "trailers"
+            peer.conn.send_headers(number, [(":status", "100")])
+            peer.conn.send_headers(number, [(":status", "200"), ("alt-svc", 'h3=":443"'), ("x-sandboxd-error", "a")])
+        elif isinstance(event, DataReceived):
+            peer.conn.send_data(number, event.data)
+        elif isinstance(event, StreamEnded):
+            peer.conn.send_headers(number, [("grpc-status", "0"), ("content-length", "5")], end_stream=True)
+
+    async with (
+        http2_origin(serve, SERVER) as origin,
+        running_proxies(network=NETWORK, authority=authority) as proxies,
+        connected(proxies, authority, origin.port) as client,
+    ):
+        more = (("te", "trailers"), ("content-type", "application/grpc"), ("expect", "100-continue"))
+        number = client.ask("POST", "/me/up", f"ok.test:{origin.port}", *more, end=False)
+        message = client.streams[number]
+        await client.until(lambda: len(message.heads) == 2)
+        assert message.heads == [{":status": "100"}, {":status": "200"}]
+        for size in (1, 1000, 100_000):
+            before = message.size
+            await client.send(number, b"p" * size, end=False)
+            await client.until(lambda goal=before + size: message.size == goal)  # type: ignore[misc]
+        client.conn.send_headers(number, [("x-sum", "1"), ("authorization", "no")], end_stream=True)
+        client.flush()
+        await client.answer(number)
+        assert message.trailers == {"grpc-status": "0"} and message.reset is None
+        assert origin.peers[0].streams[1].trailers == {"x-sum": "1"}
+
+
+async def test_a_slow_reader_slows_its_sender(authority: Authority) -> None:
+    """Nothing is stored beyond the windows; other streams go on."""
+    size = 8 << 20
+    sent: list[int] = []
+
+    async def serve(peer: Peer, number: int, message: Message, event: Event) -> None:
+        async def send() -> None:
+            for _ in range(size >> 16):
+                await peer.send(number, b"d" * 65536, end=False)
+                sent.append(65536)
+            peer.conn.end_stream(number)
+            peer.flush()
+
+        if isinstance(event, StreamEnded):
+            peer.conn.send_headers(number, [(":status", "200")])
+            tasks.append(asyncio.create_task(send()))
+
+    tasks: list[asyncio.Task[None]] = []
+    async with (
+        http2_origin(serve, SERVER) as origin,
+        running_proxies(network=NETWORK, authority=authority) as proxies,
+        connected(proxies, authority, origin.port, takes=False) as client,
+    ):
+        client.keeps = False
+        host = f"ok.test:{origin.port}"
+        client.conn.increment_flow_control_window(1 << 20)
+        slow = client.ask("GET", "/me/slow", host)
+        await client.until(lambda: client.streams[slow].size == 65535)
+        server = origin.peers[0]
+        assert sum(sent) + server.conn.local_flow_control_window(1) <= 3 * 65536
+        refused = await client.answer(client.ask("GET", "/you", host))
+        assert refused.status == "403" and proxies.server.share.held < 100_000
+        client.takes = True
+        client.conn.acknowledge_received_data(65535, slow)
+        client.flush()
+        await client.answer(slow)
+        assert client.streams[slow].size == size and proxies.server.share.held < 100_000
+
+
+async def test_a_question_holds_up_its_own_stream_only(authority: Authority) -> None:
+    asked: list[str] = []
+    answers: dict[str, asyncio.Future[None]] = {}
+    ended: list[str] = []
+
+    async def ask(host: Host, port: int, request: HttpRequest, decision: Decision) -> Decision:
+        asked.append(request.path)
+        answers[request.path] = asyncio.get_running_loop().create_future()
+        try:
+            await answers[request.path]
+        except asyncio.CancelledError:
+            ended.append(request.path)
+            raise
+        return Decision(Behavior.ALLOW, Reason.GRANTED, "")
+
+    async with (
+        http2_origin(echo, SERVER) as origin,
+        running_proxies(network=NETWORK, authority=authority, ask_request=ask) as proxies,
+        connected(proxies, authority, origin.port) as client,
+    ):
+        host = f"ok.test:{origin.port}"
+        yes = client.ask("POST", "/ask/yes", host, end=False)
+        gone = client.ask("GET", "/ask/gone", host)
+        await client.send(yes, b"b" * 60_000)
+        await client.until(lambda: True)
+        assert (await client.answer(client.ask("GET", "/me/a", host))).status == "200"
+        client.conn.reset_stream(gone)
+        client.flush()
+        await wait_until_async(lambda: ended == ["/ask/gone"], "the question ends with its stream")
+        answers["/ask/yes"].set_result(None)
+        answer = await client.answer(yes)
+        assert (answer.status, answer.size) == ("200", 60_000) and asked == ["/ask/yes", "/ask/gone"]
+        assert origin.requests == ["GET /me/a", "POST /ask/yes"]
+
+
+def frame(kind: int, content: bytes = b"", flags: int = 0, stream: int = 0) -> bytes:
+    return struct.pack(">I", len(content))[1:] + struct.pack(">BBI", kind, flags, stream) + content
+
+
+def bomb(conn: H2Connection) -> bytes:
+    """A header block that names a long entry of the table many times."""
+    block = conn.encoder.encode([(b"a", b"b" * 4000)])
+    return frame(1, bytes(block) + b"\xbe" * 4000, flags=5, stream=1)
+
+
+FLOODS: dict[str, Callable[[H2Connection], bytes]] = {
+    "continuations": lambda conn: frame(1, b"\x00", stream=1) + frame(9, b"\x00" * 16000, stream=1) * 5,
+    "bomb": bomb,
+    "pings": lambda conn: frame(6, b"12345678") * 20_000,
+    "settings": lambda conn: frame(4) * 20_000,
+    "resets": lambda conn: b"".join(frame(3, b"\0\0\0\0", stream=1) for _ in range(20_000)),
+    "no content": lambda conn: frame(1, bytes(conn.encoder.encode([(b"a", b"b")])), 4, 1) + frame(0, stream=1) * 20_000,
+    "short goaway": lambda conn: frame(7, b"1234"),
+    "long frame": lambda conn: frame(0, b"1" * 20_000, stream=1),
+    "window": lambda conn: frame(8, b"\x7f\xff\xff\xff"),
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+async def test_a_flood_ends_its_connection_alone(authority: Authority, name: str) -> None:
+    async with (
+        http2_origin(echo, SERVER) as origin,
+        running_proxies(network=NETWORK, authority=authority) as proxies,
+        connected(proxies, authority, origin.port) as good,
+        connected(proxies, authority, origin.port) as bad,
+    ):
+        bad.task.cancel()  # it reads no answers
+        bad.writer.write(FLOODS[name](bad.conn))
+        host = f"ok.test:{origin.port}"
+        assert (await good.answer(good.ask("GET", "/me/a", host))).status == "200"
+        with contextlib.suppress(ConnectionError):
+            await asyncio.wait_for(bad.writer.drain(), 20)
+            while await asyncio.wait_for(bad.reader.read(1 << 20), 20):
+                pass
+        assert (await good.answer(good.ask("GET", "/me/b", host))).status == "200"
+        await wait_until_async(lambda: proxies.server.connections == 1 and proxies.server.share.held == 0)
+
+
+async def test_taking_back_many_requests_ends_the_connection(authority: Authority) -> None:
+    async with (
+        http2_origin(echo, SERVER) as origin,
+        running_proxies(network=NETWORK, authority=authority) as proxies,
+        connected(proxies, authority, origin.port) as client,
+    ):
+        host = f"ok.test:{origin.port}"
+        with contextlib.suppress(ConnectionError):
+            for _ in range(300):
+                number = client.ask("GET", "/you", host, end=False)
+                client.conn.reset_stream(number)
+                client.flush()
+            await client.until(lambda: client.gone)
+        assert client.gone is not None and client.gone.code == ErrorCodes.ENHANCE_YOUR_CALM and not origin.requests
+
+
+async def test_a_server_that_leaves_finishes_its_answers(authority: Authority) -> None:
+    """The requests that it has not taken are refused, so that the client may send them again."""
+
+    async def serve(peer: Peer, number: int, message: Message, event: Event) -> None:
+        if isinstance(event, RequestReceived) and number == 1:
+            peer.conn.send_headers(number, [(":status", "200")])
+        elif isinstance(event, RequestReceived) and number == 3:
+            peer.flush()
+            peer.writer.write(frame(7, struct.pack(">II", 1, 0)))
+            peer.conn.send_data(1, b"rest", end_stream=True)
+
+    async with (
+        http2_origin(serve, SERVER) as origin,
+        running_proxies(network=NETWORK, authority=authority) as proxies,
+        connected(proxies, authority, origin.port) as client,
+    ):
+        host = f"ok.test:{origin.port}"
+        first = client.ask("GET", "/me/a", host, end=False)
+        await client.until(lambda: client.streams[first].heads)
+        second = client.ask("GET", "/me/b", host)
+        refused = await client.answer(second)
+        assert refused.reset == ErrorCodes.REFUSED_STREAM
+        await client.until(lambda: client.gone)
+        assert client.gone == GoAway(second, 0)
+        await client.until(lambda: client.streams[first].body == b"rest")
+        client.conn.end_stream(first)
+        client.flush()
+        await asyncio.wait_for(asyncio.shield(client.task), 20)
+
+
+async def test_streams_wait_for_a_server_that_takes_few(authority: Authority) -> None:
+    seen: list[int] = []
+
+    async def serve(peer: Peer, number: int, message: Message, event: Event) -> None:
+        if isinstance(event, RequestReceived):
+            seen.append(peer.conn.open_inbound_streams)
+        await echo(peer, number, message, event)
+
+    async with (
+        http2_origin(serve, SERVER, settings={SettingCodes.MAX_CONCURRENT_STREAMS: 2}) as origin,
+        running_proxies(network=NETWORK, authority=authority) as proxies,
+        connected(proxies, authority, origin.port) as client,
+    ):
+        host = f"ok.test:{origin.port}"
+        assert (await client.answer(client.ask("GET", "/me/0", host))).status == "200"
+        asked = [client.ask("GET", f"/me/{one}", host) for one in range(8)]
+        assert [(await client.answer(number)).status for number in asked] == ["200"] * 8
+        assert max(seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("offer", "server", "chosen"),
+    [
+        (("h2", "http/1.1"), ("http/1.1",), "http/1.1"),
+        (("http/1.1",), ("h2", "http/1.1"), "http/1.1"),
+        (("h2",), ("h2",), "h2"),
+    ],
+)
+async def test_the_protocol_is_that_of_both_ends(
+    authority: Authority, offer: tuple[str, ...], server: tuple[str, ...], chosen: str
+) -> None:
+    async with (
+        http2_origin(echo, SERVER, *server) as origin,
+        running_proxies(network=NETWORK, authority=authority) as proxies,
+        connected(proxies, authority, origin.port, *offer, chosen=chosen),
+    ):
+        pass
+
+
+async def test_a_server_that_fails_is_said_in_each_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    untrusting = Authority([HostPattern.parse("ok.test")])
+    async with (
+        http2_origin(echo, SERVER) as origin,
+        running_proxies(network=NETWORK, authority=untrusting) as proxies,
+        connected(proxies, untrusting, origin.port, "h2") as client,
+    ):
+        host = f"ok.test:{origin.port}"
+        for path, status in (("/me/a", "502"), ("/you", "403")):
+            answer = await client.answer(client.ask("GET", path, host))
+            assert answer.status == status
+            assert status == "403" or b"the certificate of ok.test is not valid" in answer.body

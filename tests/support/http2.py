@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.errors import ErrorCodes
 from h2.events import (
-    ConnectionTerminated,
     DataReceived,
     Event,
     InformationalResponseReceived,
@@ -24,9 +22,12 @@ from h2.events import (
     TrailersReceived,
 )
 
+from sandboxd.proxy.http2.frames import FrameSplitter, GoAway
 from support.proxies import Wire, finish
 
 Fields = list[tuple[str, str]]
+Settings = Mapping[int, int]
+EMPTY: Settings = {}
 
 
 @dataclass(slots=True)
@@ -46,9 +47,9 @@ class Message:
 
 
 class Peer:
-    """One end. `takes` decides whether received content is acknowledged; `keeps` whether it is kept."""
+    """One end. `takes` decides whether received content is acknowledged; `keeps`, whether it is kept."""
 
-    def __init__(self, wire: Wire, *, serves: bool = False, takes: bool = True, keeps: bool = True) -> None:
+    def __init__(self, wire: Wire, *, serves: bool = False, takes: bool = True, settings: Settings = EMPTY) -> None:
         self.reader, self.writer = wire
         self.conn = H2Connection(
             H2Configuration(
@@ -56,13 +57,15 @@ class Peer:
                 normalize_outbound_headers=False,
             )
         )  # fmt: skip
-        self.takes, self.keeps = takes, keeps
+        self.takes, self.keeps = takes, True
         self.streams: dict[int, Message] = {}
-        self.gone: ConnectionTerminated | None = None
-        self.events: list[Event] = []
+        self.gone: GoAway | None = None
+        self.splitter = FrameSplitter(has_preface=serves)
         self.changed = asyncio.Condition()
         self.on: Callable[[int, Message, Event], Awaitable[None]] | None = None
         self.conn.initiate_connection()
+        if settings:
+            self.conn.update_settings(dict(settings))
         self.flush()
         self.task = asyncio.create_task(self._read())
 
@@ -72,19 +75,20 @@ class Peer:
     async def _read(self) -> None:
         with contextlib.suppress(OSError):
             while data := await self.reader.read(65536):
-                for event in self.conn.receive_data(data):
-                    await self._take(event)
+                for piece in self.splitter.split(data):  # the library takes nothing after GOAWAY
+                    if isinstance(piece, GoAway):
+                        self.gone = piece
+                        continue
+                    for event in self.conn.receive_data(piece):
+                        await self._take(event)
                 self.flush()
                 async with self.changed:
                     self.changed.notify_all()
-        self.gone = self.gone or ConnectionTerminated()
+        self.gone = self.gone or GoAway(0, -1)
         async with self.changed:
             self.changed.notify_all()
 
     async def _take(self, event: Event) -> None:
-        self.events.append(event)
-        if isinstance(event, ConnectionTerminated):
-            self.gone = event
         number = getattr(event, "stream_id", None)
         if not number:
             return
@@ -169,14 +173,14 @@ class Http2Origin:
 
 @contextlib.asynccontextmanager
 async def http2_origin(
-    serve: Serve, certificate: Path, *protocols: str, takes: bool = True, keeps: bool = True
+    serve: Serve, certificate: Path, *protocols: str, settings: Settings = EMPTY
 ) -> AsyncIterator[Http2Origin]:
     """A server that calls `serve` with each event of a stream."""
     context = secure(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), *protocols)
     context.load_cert_chain(certificate)
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = Peer((reader, writer), serves=True, takes=takes, keeps=keeps)
+        peer = Peer((reader, writer), serves=True, settings=settings)
 
         async def on(number: int, message: Message, event: Event) -> None:
             await serve(peer, number, message, event)
@@ -208,5 +212,3 @@ async def _finish_echo(peer: Peer, number: int, message: Message) -> None:
         peer.conn.send_headers(number, [("x-size", str(message.size))], end_stream=True)
         peer.flush()
 
-
-__all__ = ["ErrorCodes", "Http2Origin", "Message", "Peer", "echo", "http2_origin", "secure"]

@@ -15,9 +15,11 @@ AT_ONCE: Final = 32
 """Most frames of a piece. A frame without content takes the library about 20 us."""
 MOST_BLOCK: Final = 65536
 """Longest compressed header block."""
+MOST_USELESS: Final = 10_000
+"""Frames without any request or content between them: settings, pings, resets, empty ones."""
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEAD: Final = 9
-_HEADERS, _GOAWAY, _CONTINUATION = 1, 7, 9
+_DATA, _HEADERS, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = 0, 1, 7, 8, 9
 _END_HEADERS: Final = 4
 _LONGEST_GOAWAY: Final = 16384
 
@@ -44,7 +46,7 @@ class FrameSplitter:
         self._head = bytearray()
         self._left = len(PREFACE) if has_preface else 0
         self._goaway: bytearray | None = None
-        self._block = 0
+        self._block = self._useless = 0
 
     def split(self, data: bytes) -> Iterator[bytes | GoAway]:
         """Yield pieces of at most `AT_ONCE` frames, and each GOAWAY in its place. Raises CostlyFrames."""
@@ -81,6 +83,12 @@ class FrameSplitter:
 
     def _begin(self, head: bytearray) -> None:
         self._left, kind, flags = int.from_bytes(head[:3], "big"), head[3], head[4]
+        if kind == _HEADERS or (kind == _DATA and self._left):
+            self._useless = 0
+        elif kind != _WINDOW_UPDATE:
+            self._useless += 1
+            if self._useless > MOST_USELESS:
+                raise CostlyFrames(f"more than {MOST_USELESS} frames without a request or content")
         if kind in (_HEADERS, _CONTINUATION):
             self._block += self._left
             if self._block > MOST_BLOCK:

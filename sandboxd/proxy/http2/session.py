@@ -36,7 +36,7 @@ from sandboxd.proxy.http2.heads import (
     request_head,
     trailer_fields,
 )
-from sandboxd.proxy.http2.sides import WINDOW, Flow, Side, credit_connection
+from sandboxd.proxy.http2.sides import WINDOW, Flow, Side, credit_connection, ended
 from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.outbound import Outbound, Refused
 from sandboxd.proxy.streams.stream import Stream
@@ -118,7 +118,7 @@ class _Http2Session:
         self._settle()
         self._read(self.client)
         await self.over
-        await self._stop()
+        await ended(self.tasks)
         self.client.flush()
         async with asyncio.timeout(self.limits.half_closed_s):
             await self.client.drained(0)
@@ -129,21 +129,17 @@ class _Http2Session:
             self.idle.cancel()
         for exchange in tuple(self.exchanges.values()):
             self._forget(exchange)
-        await self._stop()
-        for side in (self.client, self.server):
-            if side is not None:
-                await side.close()
+        writers = [side.writer for side in (self.client, self.server) if side is not None and side.writer is not None]
+        try:
+            await ended([*self.tasks, *writers])
+        finally:
+            self._close_sockets()
+
+    def _close_sockets(self) -> None:
         if self.origin is not None and not self.origin.is_kept:
             self.outbound.release(self.origin.connection)
             self.origin.close()
         self.client_stream.close()
-
-    async def _stop(self) -> None:
-        """Stop reading."""
-        for task in self.tasks:
-            task.cancel()
-        if self.tasks:
-            await asyncio.wait(self.tasks)
 
     def _fail(self, error: BaseException) -> None:
         if not self.over.done():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -60,7 +60,7 @@ class Side:
         self._failed = failed
         self._out = bytearray()
         self._sending = 0
-        self._writer: asyncio.Task[None] | None = None
+        self.writer: asyncio.Task[None] | None = None
         self._drained = asyncio.Event()
 
     def start(self, window: int = WINDOW) -> None:
@@ -87,8 +87,8 @@ class Side:
         self._collect()
         if self.unsent > MOST_REPLIES:
             raise CostlyFrames("the peer reads no answers")
-        if self._out and self._writer is None:
-            self._writer = asyncio.create_task(self._write(), name="HTTP/2 writer")
+        if self._out and self.writer is None:
+            self.writer = asyncio.create_task(self._write(), name="HTTP/2 writer")
 
     async def _write(self) -> None:
         try:
@@ -99,15 +99,15 @@ class Side:
                 self._sending = 0
                 if len(self._out) < MOST_UNSENT:
                     self._drained.set()
-        except OSError as error:
+        except Exception as error:
             self._failed(error)
         finally:
-            self._writer = None
+            self.writer = None
             self._drained.set()
 
     async def drained(self, most: int = MOST_UNSENT) -> None:
         """Wait until at most so many bytes are unsent, or sending has failed."""
-        while self.unsent > most and self._writer is not None:
+        while self.unsent > most and self.writer is not None:
             self._drained.clear()
             await self._drained.wait()
 
@@ -121,10 +121,19 @@ class Side:
             if self.find(number) is not None:
                 self.conn.reset_stream(number, code)
 
-    async def close(self) -> None:
-        if self._writer is not None:
-            self._writer.cancel()
-            await asyncio.wait([self._writer])
+
+async def ended(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel tasks, and return when they have ended: until then they watch sockets. Raises CancelledError only then."""
+    cancelled: asyncio.CancelledError | None = None
+    for task in tasks:
+        task.cancel()
+    while waiting := [task for task in tasks if not task.done()]:
+        try:
+            await asyncio.wait(waiting)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
 
 
 @dataclass(slots=True, eq=False)

@@ -125,7 +125,7 @@ class Stream:
 
     async def _from_socket(self, most: int) -> bytes:
         """Read like `sock_recv`, but only in the share's turn."""
-        while True:
+        while self._tls is None or not self._tls.ended:  # a peer may wait for our end before it closes
             try:
                 data = self.socket.recv(most)
             except (BlockingIOError, InterruptedError):
@@ -139,6 +139,7 @@ class Stream:
                     return content
             await self._readable()
             await self.share.turn()
+        return b""
 
     # TLS inside the connection
 
