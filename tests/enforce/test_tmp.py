@@ -8,9 +8,11 @@ import json
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -174,11 +176,16 @@ def test_files_of_others_and_special_files(daemon: DaemonProcess, place: Path) -
     assert said[1] == "own" and (place / "foreign").read_text() == "theirs\n"
 
 
-@pytest.mark.parametrize("mode", ["private", "host"])
+@pytest.mark.parametrize("mode", ["private", "private 20M", "host"])
 def test_tmp_can_be_private_or_the_hosts(share_daemon: StartDaemon, place: Path, mode: str) -> None:
-    daemon = share_daemon(settings={"sandbox": {"filesystem": {"tmp": mode}}})
+    mode, *size = mode.split()
+    limits = {"limits": {"tmp": size[0]}} if size else {}
+    daemon = share_daemon(settings={"sandbox": {"filesystem": {"tmp": mode}, **limits}})
     daemon.identity.write(place / "host", "of the host\n")
     said = play(daemon, ("in", f"cat {place}/host; mkdir -p {place}; echo mine > {place}/new"), ("in", f"ls {place}"))
+    daemon.identity.write(place / "a" / "work" / "file", "1\n")
+    assert play(daemon, ("in", "cat file; touch made"), cwd=f"{place}/a/work") == ["1"]
+    assert (place / "a" / "work" / "made").exists()
     if mode == "host":
         assert said == ["of the host", "host\nnew"] and (place / "new").read_text() == "mine\n"
     else:
@@ -300,6 +307,18 @@ def test_the_home_can_be_the_sessions(start_daemon: StartDaemon) -> None:
 
 if os.geteuid() == 0:
 
+    def with_a_tmp(mount: str, do: Callable[[], None]) -> None:
+        """Run this where /tmp is another one, which a shell line mounts."""
+
+        def run() -> None:
+            assert ctypes.CDLL(None, use_errno=True).unshare(NEW_NAMESPACE) == 0
+            assert ctypes.CDLL(None, use_errno=True).mount(b"none", b"/", None, RECURSIVE_PRIVATE, None) == 0
+            subprocess.run(["sh", "-ec", mount], check=True)
+            do()
+
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(run).result()
+
     def test_mounts_in_the_hosts_tmp_stay_right(start_daemon: StartDaemon) -> None:
         """An overlay would show what lies beneath a mount. A session that begins with a mount there has the entries of
         /tmp one by one; one that has its overlay sees the mount in it."""
@@ -318,11 +337,7 @@ if os.geteuid() == 0:
                 assert libc.umount(os.fsencode(inner)) == 0
             return done.stderr
 
-        def in_a_namespace() -> None:
-            libc = ctypes.CDLL(None, use_errno=True)
-            assert libc.unshare(NEW_NAMESPACE) == 0
-            assert libc.mount(b"none", b"/", None, RECURSIVE_PRIVATE, None) == 0
-            assert libc.mount(b"none", b"/tmp", b"tmpfs", 0, b"mode=1777") == 0  # other tests change that of the host
+        def both() -> None:
             with tempfile.TemporaryDirectory(prefix="sdt-", dir="/tmp") as name:
                 os.chmod(name, 0o755)
                 Path(name, "inner").mkdir()
@@ -335,10 +350,43 @@ if os.geteuid() == 0:
                 assert "Read-only" in refused and "Read-only" in look(daemon, "overlay", name)
                 daemon.stop()
 
-        thread = threading.Thread(target=in_a_namespace)
-        thread.start()
-        thread.join()
+        with_a_tmp("mount -t tmpfs -o mode=1777 none /tmp", both)
         inside = [said.splitlines() for said, _ in found]
         assert [said[0] for said in inside] == ["mounted", "beneath", "mounted"]
         assert [said[-1].endswith("-y") for said in inside] == [True] * 3
         assert [left for _, left in found] == [["mounted"], ["beneath"], ["mounted"]]
+
+    CHURN = "import itertools, os, sys\nfor n in itertools.count():\n    name = f'/tmp/churn{n % 200}'\n" \
+            "    os.unlink(name) if os.path.exists(name) else open(name, 'w').close()\n"
+
+    def test_tmp_is_shown_where_the_kernel_refuses_overlays(start_daemon: StartDaemon) -> None:
+        """Two overlays above each other are all that it stacks. Other programs make and remove entries meanwhile."""
+        stacked = "mount -t tmpfs none /mnt; cd /mnt; mkdir 1 2 3 4 5 6; chmod 1777 1 2 4; "
+        stacked += "mount -t overlay -o lowerdir=1,upperdir=2,workdir=3 none 6; "
+        stacked += "mount -t overlay -o lowerdir=6,upperdir=4,workdir=5 none /tmp"
+
+        def look() -> None:
+            for number in range(300):
+                Path(f"/tmp/file{number}").write_text("host\n")
+            Path("/tmp/closed").mkdir(mode=0o755)
+            Path("/tmp/closed/secret").write_text("secret\n")
+            daemon = start_daemon(settings={"sandbox": {"filesystem": {"denyRead": ["/tmp/closed"]}}})
+            layers = "from sandboxd_client import Client; print(*Client().wrap(argv=['true'], cwd='.').layers)"
+            assert "tmp-entries" in daemon.python(layers).stdout.split()
+            steps = json.loads(daemon.run("check", "--json").stdout)["steps"]
+            step = next(one for one in steps if one["name"] == "overlay")
+            assert not step["ok"] and "Invalid argument" in json.dumps(step)
+            line = "ls /tmp/file* | wc -l; cat /tmp/file7 /tmp/closed/secret; echo x 2>&- >>/tmp/file8; rm /tmp/file9"
+            line += "; cat /tmp/new; echo mine >/tmp/new; ls -A /dev | grep tmp; grep -c host-tmp /proc/self/mountinfo"
+            with subprocess.Popen([sys.executable, "-c", CHURN]) as other:
+                try:
+                    said = [one.splitlines() for one in play(daemon, *[("in", line)] * 6, ("other", line))]
+                finally:
+                    other.kill()
+            for number, one in enumerate(said):
+                assert one[:2] == ["300", "host"] and "secret" not in one and one[-1] == "0", said
+                assert ("mine" in one) == (0 < number < 6), said
+            assert Path("/tmp/file8").read_text() == "host\n" and not Path("/tmp/new").exists()
+            daemon.stop()
+
+        with_a_tmp(stacked, look)

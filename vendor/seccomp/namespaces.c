@@ -25,6 +25,8 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include "kernel.h"
 
@@ -56,9 +58,11 @@ struct open_step {
 };
 
 /* What is mounted on the path: itself; itself, read-only; whatever the name stands for, links not followed, read-only;
- * what is mounted at another path. TAKE copies what is mounted there and lies below. PUT + n mounts tree n, counted
- * from those that came with the program. With IF_THERE a path that is gone or leads elsewhere gets no mount. */
-enum { SAME, READ_ONLY, ENTRY = 3, COPY, TAKE, PUT, IF_THERE = 1 << 16 };
+ * what is mounted at another path. TAKE copies what is mounted there and lies below. SHOW copies what stands at another
+ * path, which other programs may remove or replace meanwhile, onto a name made for it: no failure matters. HIDE removes
+ * the mount. PUT + n mounts tree n, counted from those that came with the program. With IF_THERE a path that is gone or
+ * leads elsewhere gets no mount. */
+enum { SAME, READ_ONLY, ENTRY = 3, COPY, TAKE, SHOW, HIDE, PUT, IF_THERE = 1 << 16 };
 
 struct mount_step {
     uint32_t how, other; /* where the other path begins */
@@ -237,6 +241,21 @@ static long mount_one(const struct mount_step *step, unsigned length) {
     if (how == ENTRY) {
         return mount_entry(path);
     }
+    if (how == HIDE) {
+        long error = call(umount2, path, MNT_DETACH);
+        call(unlinkat, AT_FDCWD, path, AT_REMOVEDIR);
+        return error;
+    }
+    if (how == SHOW) {
+        long there = open_path(path + step->other, O_DIRECTORY);
+        if (there >= 0) {
+            call(mkdirat, AT_FDCWD, path, 0700);
+        } else if (there == -ENOTDIR) {
+            call(mknodat, AT_FDCWD, path, S_IFREG | 0600);
+        }
+        drop(there);
+        how = COPY;
+    }
     long target = open_path(path, 0), source = target, tree = target, error = target;
     if (target >= 0 && how == COPY && (source = open_path(path + step->other, 0)) < 0) {
         return -ESTALE; /* not that of a path that is gone */
@@ -318,8 +337,8 @@ static _Noreturn void perform(int network, const int *mounts, long length) {
             error = open_socket(body, step->length);
         } else if (step->kind == MOUNT && *mounts >= 0 && step->length > sizeof(struct mount_step)) {
             error = mount_one(body, step->length);
-            if (((const struct mount_step *)body)->how & IF_THERE
-                && (error == -ENOENT || error == -ENOTDIR || error == -ELOOP)) {
+            uint32_t how = ((const struct mount_step *)body)->how;
+            if (how == SHOW || (how & IF_THERE && (error == -ENOENT || error == -ENOTDIR || error == -ELOOP))) {
                 error = 0;
             }
         } else if (step->kind == CALL && step->length >= sizeof(struct call_step)

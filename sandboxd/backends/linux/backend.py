@@ -229,7 +229,8 @@ class LinuxBackend:
                 f"names cannot be kept absent as planned: {self._tools.unwatched or self._tools.landlock.reason}",
                 hint="sandboxd restart",
             )
-        entries = () if plan.view.unbound is None else bound_entries(TMP, plan.view.unbound)
+        unbound = plan.view.unbound
+        entries = () if unbound is None else await asyncio.to_thread(bound_entries, TMP, unbound)
         options = render(plan, weaker=self._tools.weaker_nesting, root=os.geteuid() == 0, entries=entries)
         configuration = LaunchConfiguration(
             arguments=tuple(os.fsencode(word) for word in plan.argv),

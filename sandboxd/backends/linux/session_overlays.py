@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
+import itertools
 import os
 import shutil
 import stat
@@ -17,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandboxd.backends.linux.network.namespace_program import (
+    MAX_PROGRAM,
     Kept,
     LateMount,
     MountMethod,
@@ -40,8 +43,8 @@ _RECONFIGURE = 7  # FSCONFIG_CMD_RECONFIGURE
 _OWN_NAMESPACE = "/proc/self/ns/mnt"
 _SPECIAL = frozenset(",:\\")
 """Characters with a meaning in the options of a mount."""
-MOST_ENTRIES = 200
-"""Entries of the host's directory that are bound one by one: each takes a quarter of a millisecond."""
+MOST_ENTRIES, MOST_LISTED = 1_000, 50_000
+"""Entries of the host's directory that are shown one by one, and those among which they are chosen."""
 MOST_MOUNTS = 500
 """Mounts of one command in its overlays, without those inside of them."""
 
@@ -230,15 +233,15 @@ def _make_directories(root: str, lower: str) -> list[str]:
 
 
 def bound_entries(directory: str, without: frozenset[str]) -> tuple[Mount, ...]:
-    """Return a mount for each file and directory that stands there, some hundred at most."""
-    found: list[Mount] = []
+    """Return a mount for each file and directory that stands there, those that changed last where there are many."""
+    found: list[tuple[int, str]] = []
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.name in without or len(found) == MOST_ENTRIES:
-                continue
-            if entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False):
-                found.append(Mount(Operation.ENTRY, entry.path, entry.path))
-    return tuple(found)
+        for entry in itertools.islice(entries, MOST_LISTED):
+            with contextlib.suppress(OSError):  # it is gone
+                state = entry.stat(follow_symlinks=False)
+                if entry.name not in without and (stat.S_ISDIR(state.st_mode) or stat.S_ISREG(state.st_mode)):
+                    found.append((state.st_ctime_ns, entry.path))
+    return tuple(Mount(Operation.ENTRY, path, path) for _, path in heapq.nlargest(MOST_ENTRIES, found))
 
 
 def _shared_names(lower: str) -> list[str]:
@@ -289,16 +292,33 @@ def cover(overlays: Sequence[Mount], inside: bytes) -> list[Step]:
 
     `inside` are the mounts of the sandbox. An overlay shows none of the mounts in the directory that it covers."""
     points = [one.target for one in overlays]
+    alone = [one.target for one in overlays if one.source.endswith("/alone")]
     below = _tops(points, inside)
-    if len(below) > MOST_MOUNTS:
+    tree = {path: number for number, path in enumerate([*points, *below])}
+    steps: list[Step] = [LateMount(MountMethod.TAKE, path) for path in below]
+    for path in sorted(tree):
+        for point in alone:
+            if path != point and is_below(path, point):
+                steps += _names(path, point)
+        steps.append(LateMount(MountMethod.PUT, path, tree=tree[path], if_there=True))
+    if len(below) > MOST_MOUNTS or sum(len(step.encode()) for step in steps) > MAX_PROGRAM:
         raise LaunchError(
             "overlay_failed",
             f"{len(below):,} paths in {points[0]} are mounted one by one, of {MOST_MOUNTS:,} that are possible",
             hint="name a directory above the paths instead of each of them",
         )
-    tree = {path: number for number, path in enumerate([*points, *below])}
-    taken: list[Step] = [LateMount(MountMethod.TAKE, path) for path in below]
-    return [*taken, *(LateMount(MountMethod.PUT, path, tree=tree[path], if_there=True) for path in sorted(tree))]
+    return steps
+
+
+def _names(path: str, point: str) -> Iterator[Step]:
+    """Yield the steps that make a place for a mount in a directory that is empty at first."""
+    names = path[len(point) + 1 :].split("/")
+    for count in range(1, len(names)):
+        yield SystemCall("mkdirat", (_AT_CWD, "/".join((point, *names[:count])), 0o755), Then.TRY)
+    if os.path.isdir(path):
+        yield SystemCall("mkdirat", (_AT_CWD, path, 0o755), Then.TRY)
+    else:
+        yield SystemCall("mknodat", (_AT_CWD, path, stat.S_IFREG | 0o644), Then.TRY)
 
 
 def _tops(points: Sequence[str], inside: bytes) -> list[str]:

@@ -39,6 +39,9 @@ MOST_BYTES = 100_000
 MOST_WORDS = 8_900
 """bubblewrap's own limit is 9,000, of which the command needs some."""
 
+_STAGE: Final = "/dev/.host-tmp"
+"""Where the host's `/tmp` is mounted until its entries have been copied."""
+
 _NAME_SIZE = "4096"
 """The size of an empty directory of the sandbox, which holds no data."""
 
@@ -59,6 +62,17 @@ class BwrapOptions:
     overlays: tuple[Mount, ...] = ()
     """Mounts of the session, which cover their targets before the late mounts."""
     tmp_size: int | None = None
+
+    @property
+    def lasting(self) -> tuple[LateMount, ...]:
+        """Return all late mounts, those of the entries of `/tmp` at the end.
+
+        bubblewrap makes none of these: it fails when one is removed at that moment."""
+        entries = [mount for mount in self.mounts if mount.operation is Operation.ENTRY]
+        if not entries:
+            return self.late
+        shown = (LateMount(MountMethod.SHOW, one.target, _staged(one.source)) for one in entries)
+        return (*self.late, *shown, LateMount(MountMethod.HIDE, _STAGE, if_there=True))
 
     @property
     def searched(self) -> tuple[LateMount, ...]:
@@ -87,8 +101,8 @@ def render(plan: Plan, *, weaker: bool = False, root: bool = False, entries: tup
 def _render(view: FileView, cwd: str, weaker: bool, root: bool, entries: tuple[Mount, ...] = ()) -> BwrapOptions:
     options: list[str] = []
     parts = split(view)
-    at = [mount.target for mount in parts.early].index(posixpath.dirname(entries[0].target)) + 1 if entries else 0
-    early = (*parts.early[:at], *entries, *parts.early[at:])
+    staged = (Mount(Operation.READ_ONLY, _STAGE, posixpath.dirname(entries[0].source)),) if entries else ()
+    early = (*parts.early, *staged)
     for mount in early:
         if weaker and mount.operation is Operation.PROCESSES:
             options += ("--ro-bind", "/proc", "/proc")
@@ -108,12 +122,15 @@ def _render(view: FileView, cwd: str, weaker: bool, root: bool, entries: tuple[M
     configuring = KERNEL_SETTINGS if root and not weaker else ()
     settings = tuple(LateMount(MountMethod.READ_ONLY, path, if_there=True) for path in configuring)
     late, roots = (*settings, *parts.late), writable_roots(view)
-    return BwrapOptions(tuple(options), needs_file, early, late, roots, view.overlays, view.tmp_size)
+    return BwrapOptions(tuple(options), needs_file, (*early, *entries), late, roots, view.overlays, view.tmp_size)
+
+
+def _staged(path: str) -> str:
+    return f"{_STAGE}/{posixpath.basename(path)}"
 
 
 _WORDS: dict[Operation, Callable[[Mount], tuple[str, ...]]] = {
     Operation.READ_ONLY: lambda m: ("--ro-bind", m.source, m.target),
-    Operation.ENTRY: lambda m: ("--ro-bind-try", m.source, m.target),
     Operation.WRITABLE: lambda m: ("--bind", m.source, m.target),
     Operation.DEVICE: lambda m: ("--dev-bind", m.source, m.target),
     Operation.DEVICES: lambda m: ("--dev", m.target),

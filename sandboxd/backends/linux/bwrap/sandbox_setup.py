@@ -59,7 +59,7 @@ class SandboxSetup:
         programs = known.get(before)
         if programs is None:
             known.clear()
-            late = () if options.overlays else options.late  # they are mounted in the overlays
+            late = () if options.overlays else options.lasting  # they are mounted in the overlays
             programs = known[before] = tuple(programs_of((*before, *late)))
         return programs
 
@@ -212,7 +212,7 @@ class RunningSetup:
         finally:
             close_all(trees)
         self._setup.check_mounts(pid, around, options)  # what was moved meanwhile is elsewhere now
-        for late in programs_of(options.late):
+        for late in programs_of(options.lasting):
             await self._start(pid, network, late)
 
     def _whole(self, pid: int, network: int) -> _Work | None:

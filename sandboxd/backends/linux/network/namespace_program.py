@@ -106,7 +106,11 @@ class MountMethod(IntEnum):
     """The mount at the source."""
     TAKE = 5
     """No mount: what is mounted there is copied, with all below, for a PUT."""
-    PUT = 6
+    SHOW = 6
+    """What stands at the source, on a name made for it, if that is still possible."""
+    HIDE = 7
+    """No mount: that at the target goes."""
+    PUT = 8
     """The tree of this number: those that come with the program, then the copies."""
 
     @classmethod
@@ -120,7 +124,7 @@ _IF_THERE = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class LateMount:
-    """One mount in the sandbox's mount namespace; `source` is for COPY, `tree` for PUT.
+    """One mount in the sandbox's mount namespace; `source` is for COPY and SHOW, `tree` for PUT.
 
     `if_there`: no mount where the path has gone, or leads elsewhere by now."""
 
@@ -178,8 +182,8 @@ class Kept:
 
 _IS_ARM = os.uname().machine == "aarch64"
 _NUMBERS = {  # on x86_64 and aarch64
-    "mount": (165, 40), "mkdirat": (258, 34), "openat": (257, 56), "umask": (95, 166), "unshare": (272, 97),
-    "open_tree": (428, 428), "fsconfig": (431, 431), "fspick": (433, 433),
+    "mount": (165, 40), "mkdirat": (258, 34), "mknodat": (259, 33), "openat": (257, 56), "umask": (95, 166),
+    "unshare": (272, 97), "open_tree": (428, 428), "fsconfig": (431, 431), "fspick": (433, 433),
 }  # fmt: skip
 
 
