@@ -11,13 +11,18 @@ LEAST_MEMORY = 16 << 20
 LONGEST_S = 366 * 86400.0
 
 
-def memory_size(value: str | int) -> int:
+def memory_size(value: str | int, least: int = LEAST_MEMORY) -> int:
     """Return the bytes of a size; units are powers of 1024. Raises ValueError with what is wanted."""
     found = _SIZE.fullmatch(str(value).strip())
     size = 0 if found is None else int(float(found[1]) * 1024 ** " kmgt".index(found[2].lower() or " "))
-    if not LEAST_MEMORY <= size < 1 << 62:
-        raise ValueError("a size of at least 16M, such as 512M or 2G")
+    if not least <= size < 1 << 62:
+        raise ValueError(f"a size of at least {size_text(least)}, such as 512M or 2G")
     return size
+
+
+def upload_size(value: str | int) -> int:
+    """Return the bytes of a limit for what is sent. Raises ValueError with what is wanted."""
+    return memory_size(value, least=1)
 
 
 def duration_s(value: str | float) -> float:

@@ -58,7 +58,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sandboxd.backends": (
         "sandboxd.errors", _HANDOVER, _PATHS, _PROCESSES, "sandboxd.policy", "sandboxd.plan", _ORIGIN, _QUANTITIES,
     ),
-    "sandboxd.proxy": ("sandboxd.errors", _HANDOVER, "sandboxd.policy"),
+    "sandboxd.proxy": ("sandboxd.errors", _HANDOVER, _QUANTITIES, "sandboxd.policy"),
     "sandboxd.runtime": (
         "sandboxd.errors", "sandboxd.policy", "sandboxd.plan", "sandboxd.backends.base", "sandboxd.proxy", _ORIGIN,
         _HANDOVER, _PATHS, _PROCESSES, _QUANTITIES,

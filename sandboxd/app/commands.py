@@ -131,6 +131,7 @@ def make_proxies_of(
             proxies=proxies,
             can_ask=lambda: prompts.subscribers > 0,
             measured=metrics.gate,
+            bounds=session.bounds,
             advised=lambda decision: with_tool(decision, command.text),
             ask_request=asking_requests(prompts, session, command) if session.spec.asks else None,
         )
@@ -163,6 +164,7 @@ def make_proxies_of(
             opened=opened,
             closed=closed,
             authority=lambda: trust.authority(policy().network),
+            vault=session.credentials,
         )
 
     return make

@@ -70,6 +70,7 @@ from sandboxd.rpc.server import Connections
 from sandboxd.rpc.shares import Workers
 from sandboxd.rpc.socket import DirectoryLock, ListeningSocket, listen, prepare_directory
 from sandboxd.runtime.certificate_trust import CertificateTrust
+from sandboxd.runtime.credentials.credential_store import CredentialStore
 from sandboxd.runtime.events import Events, PolicyChanged
 from sandboxd.runtime.name_files import read_nsswitch, write_name_files
 from sandboxd.runtime.prompts.open_prompts import Prompts
@@ -128,6 +129,7 @@ class _Runtime:
     trusting: Trusting
     proxies: EnvironmentProxies
     trust: CertificateTrust
+    credentials: CredentialStore
     closed_ports: ClosedPorts
     sessions: Sessions
 
@@ -317,6 +319,7 @@ class _Steps:
         prompts = Prompts(rule_writer(policies, trusting), observe=events.tell)
         proxies = read_environment(config.environment)
         kept = () if directories.kept == directories.base.path else (directories.kept,)
+        credentials = CredentialStore(config.environment)
         trust = CertificateTrust(os.path.join(temporary.path, "trust"))
         await trust.resume(() if self.earlier is None else self.earlier.authorities)
         name_files = await asyncio.to_thread(_write_name_files, temporary.path, self.earlier is not None)
@@ -339,6 +342,7 @@ class _Steps:
                 resolver, prompts, proxies, events, observers.metrics, turns, trust, closed_ports
             ),
             prepare_trust=trust.prepare,
+            credentials=credentials,
             session_ended=prompts.end_session,
             violations=observers.feed,
             events=events,
@@ -353,7 +357,7 @@ class _Steps:
         policies.on_change(lambda outcome: sessions.policy_changed())
         policies.on_change(lambda outcome: events.tell(PolicyChanged(policies.generation, outcome.changed)))
         observers.metrics.add_gauges(_gauges(policies, sessions, observers.audit))
-        return _Runtime(place, prompts, trusting, proxies, trust, closed_ports, sessions)
+        return _Runtime(place, prompts, trusting, proxies, trust, credentials, closed_ports, sessions)
 
     def queries(self, base: _Base, runtime: _Runtime) -> _Queries:
         config, sessions, policies, platform = self.config, runtime.sessions, base.policies, base.platform

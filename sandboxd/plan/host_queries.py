@@ -93,6 +93,7 @@ def list_needs(policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_S
     places += [path for path, _ in place.name_files if place.captured]
     if policy.network.tls_terminate:
         places += [place.trust_directory, *SYSTEM_BUNDLES]
+    places += [mask.path for mask in policy.network.masks if mask.path]
     places += _socket_paths(policy.network, place)
     of_login = login_directory(place.uid)
     at_home = [posixpath.join(place.home, row.name) for row in rows(ProtectedIn.HOME)]

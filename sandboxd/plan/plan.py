@@ -17,6 +17,7 @@ from sandboxd.plan.filesystem.path_table import PathTable
 from sandboxd.plan.filesystem.socket_entries import add_sockets
 from sandboxd.plan.host_facts import Facts, PathKind, session_directory
 from sandboxd.plan.host_queries import files_in
+from sandboxd.plan.masked_files import add_masked_files
 from sandboxd.plan.network import NetworkPlan, network_plan
 from sandboxd.plan.request import DEFAULT_SHELLS, Argv, Place, ShellText
 from sandboxd.plan.trust import bundle_path, terminated_hosts, trust_variables
@@ -154,6 +155,7 @@ def make_layout(
     trusted = terminated_hosts(policy.network)
     if trusted:
         add_trust(table, place, facts, bundle_path(place.trust_directory, trusted))
+    add_masked_files(table, policy.network, place, facts)
     view = arrange(table.entries, place.mask_file, watched=tuple(table.watched), mounted=facts.mount_aliases.mounted)
     if len(view.zones) > MOST_ZONES:
         return make_layout(policy, place, facts, shells)

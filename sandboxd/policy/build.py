@@ -22,11 +22,14 @@ from sandboxd.policy.model import (
     AuditPolicy,
     CommandPolicy,
     CommandRule,
+    CredentialRule,
     FilePolicy,
     Limits,
+    NetworkPolicy,
     PathRule,
     PlatformPolicy,
     Policy,
+    SourceKind,
 )
 from sandboxd.policy.paths.opening_checks import check_openings, why_writable
 from sandboxd.policy.paths.rule_paths import PathScope
@@ -105,6 +108,7 @@ class _Builder:
 
     def policy(self) -> Policy:
         value = self._reader.value
+        network = NetworkBuilder(self._reader).policy()
         policy = Policy(
             enabled=value("sandbox.enabled"),
             enabled_origin=self._reader.origin("sandbox.enabled"),
@@ -113,10 +117,10 @@ class _Builder:
             fail_if_unavailable=value("sandbox.failIfUnavailable"),
             fail_if_unavailable_origin=self._reader.origin("sandbox.failIfUnavailable"),
             files=FileBuilder(self._reader).policy(),
-            network=NetworkBuilder(self._reader).policy(),
+            network=network,
             commands=self.commands(),
             platform=self.platform(),
-            environment_remove=self.removed_variables(),
+            environment_remove=self.removed_variables(network),
             max_processes=value(processes := self.processes_key()),
             max_processes_origin=self._reader.origin(processes),
             limits=Limits(value(_LIMITS + "memory"), value(_LIMITS + "cpu"), value(_LIMITS + "time")),
@@ -130,8 +134,10 @@ class _Builder:
         self._reader.problems += check_openings(self._reader.settings, policy.files, self._reader.scope)
         excluded = tuple(rule for rule in policy.commands.excluded if self.stays_excluded(rule, policy.files))
         commands = replace(policy.commands, excluded=excluded)
+        credentials = tuple(rule for rule in network.credentials if self.keeps_credential(rule, policy.files))
+        network = replace(network, credentials=credentials)
         variables = tuple(sorted(self._reader.variables))
-        return replace(policy, commands=commands, variables=variables, warnings=tuple(self.warnings()))
+        return replace(policy, network=network, commands=commands, variables=variables, warnings=tuple(self.warnings()))
 
     def processes_key(self) -> str:
         """Return the key of the limit on processes, of two names the one that is set, or the lower."""
@@ -139,9 +145,23 @@ class _Builder:
         given = [key for key in keys if self._reader.origin(key).source is not Source.DEFAULT]
         return min(given or keys, key=self._reader.value)
 
-    def removed_variables(self) -> tuple[str, ...]:
+    def removed_variables(self, network: NetworkPolicy) -> tuple[str, ...]:
         named = (entry.value.name for entry in self._reader.entries("sandbox.credentials.envVars"))
-        return (*self._reader.texts("sandbox.environment.remove"), *named)
+        shown = {name for rule in network.credentials for name in rule.variables}
+        sources = [rule.source for rule in network.credentials if rule.source.kind is SourceKind.ENV]
+        withheld = (name for source in sources for name in source.words if name not in shown)
+        return (*self._reader.texts("sandbox.environment.remove"), *named, *dict.fromkeys(withheld))
+
+    def keeps_credential(self, rule: CredentialRule, files: FilePolicy) -> bool:
+        """Return whether no command can write the program that a credential comes from, or its arguments."""
+        words = rule.source.words if rule.source.kind is SourceKind.COMMAND else ()
+        paths = (word for word in words if word.startswith("/"))
+        why = next((f"{path}: {why}" for path in paths if (why := why_writable(path, files, self._reader.scope))), "")
+        if why:
+            message = f"a credential comes from a program that commands can change: {why}"
+            hint = "name a program that only you can write"
+            self._reader.problems.append(error("credential_writable", message, rule.origin, hint=hint, fatal=False))
+        return not why
 
     def warnings(self) -> Iterator[str]:
         """Sentences on the problems of a policy in force."""

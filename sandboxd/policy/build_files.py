@@ -55,6 +55,7 @@ class FileBuilder:
                 *self.closed_by_rules(Feeds.DENY_READ),
                 *self._reader.collect(tuple(self.preset_paths(Feeds.DENY_READ)), self.preset_rule, opens=False),
                 *self.closed(Placed(one.value.path, one.origin) for one in entries("sandbox.credentials.files")),
+                *self.closed(self.credential_files()),
                 *self.files_with_passwords(),
                 *self.outside_working_directories(),
             ),
@@ -68,6 +69,15 @@ class FileBuilder:
             tmp_size=self._reader.value("sandbox.limits.tmp"),
             settings_files=self._reader.settings.files,
         )
+
+    def credential_files(self) -> Iterator[Placed]:
+        """Close files with credentials. Where a mask shows a copy of one, it is mounted over the closed file."""
+        for entry in self._reader.entries("sandbox.credentials.inject"):
+            if entry.value.from_.startswith("file:"):
+                yield Placed(entry.value.from_.removeprefix("file:").partition("#")[0], entry.origin)
+        for entry in self._reader.entries("sandbox.credentials.mask"):
+            if entry.value.file is not None:
+                yield Placed(entry.value.file, entry.origin)
 
     def hosts_tmp(self) -> Iterator[PathRule]:
         """Open the host's `/tmp` where settings choose it."""

@@ -8,13 +8,14 @@ from dataclasses import replace
 from ipaddress import ip_network
 
 from sandboxd.paths import is_below
+from sandboxd.policy.build_credentials import CredentialBuilder
 from sandboxd.policy.decision import Behavior
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.hosts.host_decisions import LOCAL_HOSTS, is_local_name
 from sandboxd.policy.hosts.host_patterns import HostPattern
 from sandboxd.policy.hosts.parent_proxies import ParentProxy, UpstreamError, parse_parent
 from sandboxd.policy.hosts.request_rules import RequestRuleError, check_path_pattern, parse_operations
-from sandboxd.policy.model import HostRule, NetworkPolicy, PortRange, RequestRule, SocketRule
+from sandboxd.policy.model import HostRule, NetworkPolicy, PortRange, RequestRule, SocketRule, UploadRule
 from sandboxd.policy.paths.rule_paths import expand_rule_path
 from sandboxd.policy.settings_reader import BadEntry, SettingsReader
 from sandboxd.policy.sockets.control_sockets import canonical_socket_path, control_socket
@@ -64,6 +65,9 @@ class NetworkBuilder:
                 hint="list the sockets that are needed in sandbox.network.allowUnixSockets",
             )
         proxy = self._reader.settings.scalar(_N + "parentProxy")
+        builder = CredentialBuilder(self._reader)
+        credentials = builder.rules()
+        terminated = self._reader.collect(self._reader.entries(_N + "tls.terminate"), self.denied_host, opens=False)
         return NetworkPolicy(
             allowed=allowed_rules,
             denied=(*denied_rules, *asked_rules) if no_questions else denied_rules,
@@ -72,12 +76,14 @@ class NetworkBuilder:
                 self._reader.collect(self._reader.entries(_N + "deniedDomainReasons"), self.denied_reason, opens=True)
             ),
             requests=tuple(self.requests(requests, asks=not no_questions)),
-            tls_terminate=tuple(
-                self._reader.collect(self._reader.entries(_N + "tls.terminate"), self.denied_host, opens=False)
-            ),
+            tls_terminate=(*terminated, *(HostRule(one.pattern, one.origin) for one in credentials)),
             tls_exclude=tuple(
                 self._reader.collect(self._reader.entries(_N + "tls.exclude"), self.denied_host, opens=True)
             ),
+            credentials=credentials,
+            masks=builder.masks(),
+            uploads=tuple(self._reader.collect(self._reader.entries(_N + "maxUpload"), self.upload, opens=False)),
+            max_new_names=value(_N + "maxNewNames"),
             strict_allowlist=no_questions
             or value(_N + "strictAllowlist")
             or value(_N + "onUnlisted") == "deny"
@@ -123,6 +129,9 @@ class NetworkBuilder:
 
     def denied_reason(self, pair: tuple[str, str], origin: Origin) -> tuple[HostPattern, str]:
         return HostPattern.parse(pair[0], public_suffix=True), neutralise(pair[1], MAX_REASON)
+
+    def upload(self, limit: tuple[str, int], origin: Origin) -> UploadRule:
+        return UploadRule(HostPattern.parse(limit[0], public_suffix=True), limit[1], origin)
 
     def requests(self, entries: Sequence[Placed], *, asks: bool) -> Iterator[RequestRule]:
         for entry in entries:

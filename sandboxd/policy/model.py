@@ -101,6 +101,68 @@ class RequestRule:
     reason: str = ""
 
 
+class SourceKind(StrEnum):
+    """The kinds of places that the daemon reads a credential from."""
+
+    ENV = "env"
+    FILE = "file"
+    COMMAND = "command"
+    KEYRING = "keyring"
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialSource:
+    """A place that the daemon reads a credential from; `words` depend on the kind.
+
+    They are the variable; the path and the pattern of its value, if any; an argv; service and user of a keyring."""
+
+    kind: SourceKind
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        words = [word for word in self.words if word]
+        return f"{self.kind.value}:{' '.join(words) if self.kind is SourceKind.COMMAND else '/'.join(words)}"
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialRule:
+    """A credential that the proxy puts into requests to the hosts of `pattern`, over TLS that ends in the proxy.
+
+    `place` is `header`, `query` or `basic`, `name` that of the header, parameter or user; `form` has `{value}` where
+    a header that a command does not send gets the value. `operations` and `paths` are as in `RequestRule`. Commands
+    have a stand-in in `variables`, which begins with `prefix` (None: as the value does)."""
+
+    pattern: HostPattern
+    source: CredentialSource
+    origin: Origin
+    place: str = "header"
+    name: str = "Authorization"
+    form: str = "{value}"
+    operations: tuple[tuple[frozenset[str], str], ...] = ()
+    paths: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    prefix: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MaskRule:
+    """A variable or file in which commands see a stand-in; `pattern` is the part of the file before a value."""
+
+    origin: Origin
+    variable: str = ""
+    path: str = ""
+    pattern: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadRule:
+    """The bytes that the commands of a session may send to the hosts of a pattern together."""
+
+    pattern: HostPattern
+    most: int
+    origin: Origin
+
+
 @dataclass(frozen=True, slots=True)
 class PortRange:
     first: int
@@ -133,6 +195,11 @@ class NetworkPolicy:
     tls_terminate: tuple[HostRule, ...] = ()
     """Hosts for which TLS ends in the proxy, so that requests are seen."""
     tls_exclude: tuple[HostRule, ...] = ()
+    credentials: tuple[CredentialRule, ...] = ()
+    masks: tuple[MaskRule, ...] = ()
+    uploads: tuple[UploadRule, ...] = ()
+    max_new_names: int | None = None
+    """Names below one registrable domain that a session may have resolved."""
     strict_allowlist: bool = False
     """A host on no list is denied, without a prompt."""
     managed_domains_only: bool = False

@@ -33,6 +33,7 @@ from sandboxd.policy.hosts.parent_proxies import NO_PROXIES, EnvironmentProxies,
 from sandboxd.policy.hosts.request_rules import HttpRequest, decide_request, ends_tls, rules_for, why_unseen
 from sandboxd.policy.model import HostRule, NetworkPolicy
 from sandboxd.proxy.dial import DialError, Resolver
+from sandboxd.proxy.session_bounds import SessionBounds
 
 Ask = Callable[[Host, int, Decision], Awaitable[Decision]]
 """Prompts the user with host, port and the ASK decision with its hint.
@@ -84,6 +85,7 @@ class Gate:
         measured: Callable[[float], None] = lambda seconds: None,
         advised: Callable[[Decision], Decision] = lambda decision: decision,
         ask_request: AskRequest | None = None,
+        bounds: SessionBounds | None = None,
     ) -> None:
         self._network = network
         self._ask = ask
@@ -97,6 +99,7 @@ class Gate:
         self._measured = measured
         self.advised = advised
         self._ask_request = ask_request
+        self.bounds = bounds or SessionBounds()
         self._lookups = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
     async def decide(self, host: Host, port: int) -> Decision:
@@ -109,6 +112,8 @@ class Gate:
         if self._ask is None:
             return _closed(decision)
         answer = await self._ask(host, port, decision)
+        if answer.allowed and decision.reason in (Reason.UPLOAD_LIMIT, Reason.NAME_LIMIT):
+            self.bounds.extend(self._network(), host, port)
         again = self._decide_now(host, port)
         if again.behavior is not Behavior.ASK:
             return again  # a rule, or a grant that the answer made
@@ -121,6 +126,10 @@ class Gate:
     def may_ask(self, host: Host, port: int) -> bool:
         """Return whether `decide` would prompt now, which may take minutes."""
         return self._ask is not None and self._decide_now(host, port).behavior is Behavior.ASK
+
+    def network(self) -> NetworkPolicy:
+        """Return the policy of now."""
+        return self._network()
 
     @property
     def decides_requests(self) -> bool:
@@ -173,6 +182,8 @@ class Gate:
         parent = self.parent(host, port, plain=plain)
         if host.address is not None:
             return Admission(decision, (host.address,), parent)
+        if host.name not in self._pinned:
+            self.bounds.count_name(self._network(), host)
         if parent is not None and (parent.takes_names or parent.host is None):
             if port in self._closed_ports():  # it may dial this machine, under any name
                 return Admission(port_is_closed(host, port))
@@ -229,7 +240,12 @@ class Gate:
 
     def _decide_now(self, host: Host, port: int) -> Decision:
         of_host = self._host_addresses() if host.address is not None else ()
-        return decide_host(self._network(), host, port, self._grants(), of_host, self._closed_ports())
+        network = self._network()
+        decision = decide_host(network, host, port, self._grants(), of_host, self._closed_ports())
+        if not decision.allowed or not (network.uploads or network.max_new_names):
+            return decision
+        is_looked_up = host.name not in self._pinned
+        return self.bounds.limited(network, host, port, is_looked_up=is_looked_up) or decision
 
     def _check(self, host: Host, port: int, decision: Decision, answers: Sequence[IPAddress]) -> Admission:
         network, grants, of_host = self._network(), self._grants(), self._host_addresses()

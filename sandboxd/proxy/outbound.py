@@ -16,12 +16,14 @@ from sandboxd.policy.hosts.host_patterns import Host, HostSyntaxError, IPAddress
 from sandboxd.policy.hosts.parent_proxies import Protocol
 from sandboxd.policy.hosts.request_rules import HttpRequest
 from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
+from sandboxd.proxy.credentials.injector import NOTHING, Injection, Injector
 from sandboxd.proxy.dial import Dialer, DialError
 from sandboxd.proxy.dns.synthetic_names import NO_NAMES, SyntheticNames
 from sandboxd.proxy.fair_share import Share
 from sandboxd.proxy.gate import Admission, Gate
 from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.sandbox_servers import SandboxServers
+from sandboxd.proxy.session_bounds import Meter
 from sandboxd.proxy.streams.client_watch import ClientWatch
 from sandboxd.proxy.streams.connection import Closed, Opened, OutboundConnection
 from sandboxd.proxy.streams.relay import Inspect
@@ -85,6 +87,8 @@ class Outbound:
         self.inside: SandboxServers | None = None
         """The servers inside the sandbox, where its network can be reached."""
         self.tunnels = Tunnels(self)
+        self.injector: Injector | None = None
+        """Puts credentials into requests."""
         self.request_tunnels: ServeTunnel | None = None
         """Serves tunnels whose requests are decided; without it they are refused."""
 
@@ -114,9 +118,19 @@ class Outbound:
         connection = OutboundConnection(
             operation, host, port, admission.decision, address, sock, owner, admission.parent, forward
         )
-        self._open.add(connection)
+        self._watch(connection)
         self._opened(connection)
         return connection
+
+    def _watch(self, connection: OutboundConnection) -> None:
+        """Include a connection in later checks, and count what is sent."""
+        self._open.add(connection)
+
+        def spent(decision: Decision) -> None:
+            self.report(connection.operation, connection.host, connection.port, decision)
+
+        connection.meter = Meter(self._gate.bounds, connection.host, connection.port, spent)
+        connection.meter.follow(self._gate.network())
 
     async def admit_request(
         self, client: Stream, limits: ProxyLimits, host: Host, port: int, request: HttpRequest, known: bytes = b""
@@ -133,6 +147,12 @@ class Outbound:
         decision = await share.timed(self._gate.decide_request(host, port, request))
         if decision is not None and not decision.allowed:
             raise self._refused(request.method, host, port, decision, request.path)
+
+    async def injection(self, host: Host, port: int, request: HttpRequest, *, secure: bool) -> Injection:
+        """Return what a decided request gets. Raises DialError for a credential without a value."""
+        if self.injector is None:
+            return NOTHING
+        return await self.injector.injection(self._meant(host), port, request, secure=secure)
 
     def _meant(self, host: Host) -> Host:
         name = self._names.name_of(host.address) if host.address is not None else None
@@ -163,7 +183,7 @@ class Outbound:
             record.is_inside,
         )
         if not connection.is_inside:
-            self._open.add(connection)
+            self._watch(connection)
         return connection
 
     async def _connect(
@@ -287,6 +307,8 @@ class Outbound:
                 text = f"{connection.host.authority(connection.port)} has rules for requests by now"
                 verdict = Decision(Behavior.DENY, Reason.REQUEST_UNSEEN, text, hint="run the command again")
             if verdict.allowed:
+                if connection.meter is not None:
+                    connection.meter.follow(self._gate.network())
                 continue
             cut += 1
             self._open.discard(connection)

@@ -17,6 +17,7 @@ from itertools import count
 
 from sandboxd.handover.record import Descriptor
 from sandboxd.proxy.acceptor import Acceptor, ProxyListenerRecord, Serve
+from sandboxd.proxy.credentials.injector import Injector, SessionSecrets
 from sandboxd.proxy.dial import Dialer
 from sandboxd.proxy.dns.dns_answers import DnsAnswers
 from sandboxd.proxy.dns.dns_server import DatagramServer, serve_dns
@@ -79,7 +80,8 @@ class ProxyServer:
     `gate` decides, `dialer` connects, `parents` through parent proxies. `report` receives each refused request once,
     `opened` each established connection, `closed` its end. `label` names the command in task names and logs. `room` is
     shared with the session's other commands. `user_http` and `user_socks` return the port of a user proxy that serves a
-    listener instead. `authority` returns the certificate authority that the command trusts, if any."""
+    listener instead. `authority` returns the certificate authority that the command trusts, if any. `vault` has
+    the values of credentials."""
 
     def __init__(
         self,
@@ -96,6 +98,7 @@ class ProxyServer:
         opened: Opened = ignore,
         closed: Closed = ignore,
         authority: Callable[[], Authority | None] = lambda: None,
+        vault: SessionSecrets | None = None,
     ) -> None:
         self._gate = gate
         self._report = report
@@ -103,6 +106,8 @@ class ProxyServer:
         """The names with synthetic addresses."""
         self._outbound = Outbound(gate, dialer, report, parents, opened, closed, self.names)
         self._outbound.request_tunnels = RequestTunnels(self._outbound, limits, authority).serve
+        if vault is not None:
+            self._outbound.injector = Injector(gate.network, vault, self._outbound.report)
         self._limits = limits
         self._room = room
         self.turns = Turns() if room is None else room.turns

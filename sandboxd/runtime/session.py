@@ -25,9 +25,12 @@ from sandboxd.policy.hosts.publication import Publication, check_publications
 from sandboxd.policy.ignored_violations import is_ignored
 from sandboxd.policy.model import NetworkPolicy, Policy
 from sandboxd.proxy.server import ProxyServer
+from sandboxd.proxy.session_bounds import SessionBounds
 from sandboxd.runtime.close_unresumed import close_descriptors
 from sandboxd.runtime.command import Command
 from sandboxd.runtime.command_record import CommandRecord, State
+from sandboxd.runtime.credentials.credential_store import CredentialStore
+from sandboxd.runtime.credentials.session_credentials import SessionCredentials
 from sandboxd.runtime.events import Events, Fallback, RunPrepared, RunRefused
 from sandboxd.runtime.prompts.grants import Grants
 from sandboxd.runtime.servers.published_ports import PublishedPorts
@@ -119,6 +122,7 @@ class SessionParts:
     find_sockets: FindSockets = lambda places: SocketsAtStart()
     prepare_trust: Callable[[NetworkPolicy, Mapping[str, str]], Awaitable[None]] = no_trust
     """Makes the certificate authority that a command trusts where TLS ends in the proxy. Raises HostError."""
+    credentials: CredentialStore = field(default_factory=lambda: CredentialStore({}))
 
 
 class PlanningPolicy:
@@ -146,6 +150,8 @@ class SandboxSession:
         self.opened_at = time.time()
         self.violations = ViolationStore(session_id, feed=parts.violations)
         self.grants = Grants(self.recheck)
+        self.bounds = SessionBounds()
+        self.credentials = SessionCredentials(session_id, parts.credentials)
         self.closed = False
         self.added: Any = None
         """Settings that the user has given to a session of an agent, for the next daemon."""
@@ -257,6 +263,7 @@ class SandboxSession:
         if policy.network.tls_terminate:
             await self._parts.prepare_trust(policy.network, request.environment)
         place = self._place(request.cwd, policy.network.transparent)
+        stand_ins = await self.credentials.prepare(policy.network, place.session_tmp)
         program: Argv | ShellText = ShellText(request.command or "", request.shell, request.login)
         if request.argv is not None:
             program = Argv(request.argv)
@@ -286,8 +293,10 @@ class SandboxSession:
             self._parts.events.tell(Fallback("layer", why, self.id, command.command_id))
         whole = replace(
             launch,
-            env_set={**plan.environment.set, **launch.env_set},
-            env_unset=tuple(name for name in plan.environment.unset if name not in launch.env_set),
+            env_set={**plan.environment.set, **stand_ins, **launch.env_set},
+            env_unset=tuple(
+                name for name in plan.environment.unset if name not in stand_ins and name not in launch.env_set
+            ),
             cwd=plan.cwd,
             tmp=plan.view.seen_outside,
             layers=with_time_limit(actual_layers(policy.network, launch.layers), policy),
@@ -391,7 +400,9 @@ class SandboxSession:
         )
         if command is not None:
             return replace(record, commands=(command.kept,))
-        return replace(record, grants=self.grants.record(), violations=self.violations.record())
+        return replace(
+            record, grants=self.grants.record(), violations=self.violations.record(), bounds=self.bounds.record
+        )
 
     async def hand_over(self, settings: Any, owner: str, ended: list[Command]) -> tuple[SessionState, int]:
         """Let go of everything, as it is; `ended` are the commands that are over.
@@ -415,6 +426,7 @@ class SandboxSession:
             violations=self.violations.record(),
             commands=tuple(records),
             added=self.added,
+            bounds=self.bounds.record,
         )
         self._commands.clear()
         self.closed = True
@@ -438,6 +450,7 @@ class SandboxSession:
         self.opened_at, self.added = record.opened_at, record.added
         self.violations.resume(record.violations)
         self.grants.resume(record.grants)
+        self.bounds.resume(record.bounds)
         self.closed = record.closed
         while rest:
             one = rest[0]

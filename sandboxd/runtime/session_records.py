@@ -8,6 +8,7 @@ from typing import Any
 
 from sandboxd.policy.decision import PermissionMode
 from sandboxd.processes import Process
+from sandboxd.proxy.session_bounds import BoundsRecord
 from sandboxd.runtime.command_record import CommandRecord
 from sandboxd.runtime.prompts.grants import GrantsRecord
 from sandboxd.runtime.violations.violation_store import ViolationsRecord
@@ -67,6 +68,7 @@ class SessionState:
     orphaned: bool = False
     added: Any = None
     """Settings that the user has given to a session of an agent."""
+    bounds: BoundsRecord = field(default_factory=BoundsRecord)
 
 
 def joined(records: Iterable[SessionState]) -> list[SessionState]:

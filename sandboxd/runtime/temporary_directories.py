@@ -168,7 +168,7 @@ class TemporaryRoot:
             return
         name = os.path.basename(self.path)
         await asyncio.to_thread(self._remove_elsewhere, name, f"sandboxd-{name}-t{slot}")
-        for path in (f"{self.path}/t{slot}-over", f"{self.path}/t{slot}"):
+        for path in (f"{self.path}/t{slot}-over", f"{self.path}/t{slot}-masked", f"{self.path}/t{slot}"):
             await asyncio.to_thread(remove_tree, path)
         del self._slots[session_id]
         heapq.heappush(self._free, slot)

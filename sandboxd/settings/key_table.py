@@ -38,6 +38,7 @@ ANY_SOURCE = frozenset(Source)
 MANAGED_ONLY = frozenset({Source.MANAGED})
 CALLER_ONLY = frozenset({Source.CLI})
 USER_OR_MANAGED = frozenset({Source.MANAGED, Source.USER})
+BY_A_PERSON = frozenset({Source.MANAGED, Source.FLAG, Source.LOCAL, Source.USER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,8 @@ TABLE: dict[str, KeyRow] = {
         KeyRow(_N + "requests", _U, Effect.BY_ENTRY, ()),
         KeyRow(_N + "tls.terminate", _U, _CLOSES, ()),
         KeyRow(_N + "tls.exclude", _U, _OPENS, ()),
+        KeyRow(_N + "maxUpload", _U, _CLOSES, ()),
+        KeyRow(_N + "maxNewNames", _S, _OPENS, None),
         KeyRow(_N + "strictAllowlist", _R, _CLOSES, False),
         KeyRow(_N + "onUnlisted", _R, _CLOSES, "ask", order=("ask", "deny")),
         KeyRow(_N + "useWebFetchRules", _R, _OPENS, True),
@@ -123,6 +126,9 @@ TABLE: dict[str, KeyRow] = {
         KeyRow(_F + "owners", _R, _CLOSES, "pretend", order=("pretend", "refuse")),
         KeyRow(_F + "allowGitConfig", _R, _OPENS, False),
         KeyRow(_F + "allowManagedReadPathsOnly", _R, _CLOSES, False, MANAGED_ONLY),
+        # A project and a caller can neither name a secret of the user, nor the host that it goes to.
+        KeyRow("sandbox.credentials.inject", _U, _OPENS, (), BY_A_PERSON),
+        KeyRow("sandbox.credentials.mask", _U, _CLOSES, ()),
         KeyRow("sandbox.credentials.files", _U, _CLOSES, ()),
         KeyRow("sandbox.credentials.envVars", _U, _CLOSES, ()),
         KeyRow("sandbox.environment.remove", _U, _CLOSES, ()),

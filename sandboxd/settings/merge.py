@@ -17,7 +17,7 @@ from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.presets import PRESETS
 from sandboxd.settings.problems import Problem, first_fatal
 from sandboxd.settings.rules import RuleSyntaxError, parse_rule
-from sandboxd.settings.schema import CredentialFile, CredentialVariable, RequestSection
+from sandboxd.settings.schema import Section
 
 PRECEDENCE = (
     Source.MANAGED,
@@ -304,6 +304,6 @@ def plain(value: Any) -> Any:
         return plain(value.value)
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
-    if isinstance(value, CredentialFile | CredentialVariable | RequestSection):
-        return value.model_dump(exclude_none=True, mode="json")
+    if isinstance(value, Section):
+        return value.model_dump(exclude_none=True, mode="json", by_alias=True)
     return value

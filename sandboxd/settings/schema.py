@@ -9,12 +9,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from sandboxd.quantities import duration_s, memory_size
+from sandboxd.quantities import duration_s, memory_size, upload_size
 from sandboxd.settings.key_table import TABLE
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=8192)]
 Texts = Annotated[list[Text], Field(max_length=100_000)]
 Port = Annotated[int, Field(ge=1, le=65535)]
+Size = Annotated[str | int, AfterValidator(memory_size)]
+UploadSize = Annotated[str | int, AfterValidator(upload_size)]
 Ports = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,5}-[0-9]{1,5}$")]
 
 
@@ -68,6 +70,11 @@ class RequestSection(Section):
         return " ".join(parts)
 
 
+def _upload_limits(value: dict[str, int] | int) -> dict[str, int]:
+    """Convert one limit for all hosts to an object."""
+    return value if isinstance(value, dict) else {"*": value}
+
+
 class Tls(Section):
     """TLS that ends in the proxy, so that rules for requests hold for https."""
 
@@ -87,6 +94,12 @@ class Network(Section):
         None, description="Rules for HTTP requests: {host, methods, paths, action, reason}"
     )
     tls: Tls | None = None
+    maxUpload: Annotated[dict[Text, UploadSize] | UploadSize, AfterValidator(_upload_limits)] | None = Field(
+        None, description='Bytes that a session may send: 100M, or by host {"*": "1G", "example.com": "5M"}'
+    )
+    maxNewNames: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
+        None, description="Names below one registered domain that a session may look up, and eight times as many in all"
+    )
     strictAllowlist: bool | None = Field(None, description="Refuse hosts on no list instead of asking about them")
     onUnlisted: Literal["ask", "deny"] | None = Field(
         None, description="Treatment of a host on no list; deny is the same as strictAllowlist"
@@ -176,8 +189,53 @@ class CredentialVariable(Section):
         return self.name
 
 
+class InjectedCredential(Section):
+    """A credential that the proxy puts into requests; commands see a placeholder. One of header, query, basic."""
+
+    host: Text = Field(description="The host: name, *.name, [:port]")
+    header: Text | None = Field(None, description="Header, with the form of its value: Authorization: Bearer {value}")
+    query: Text | None = Field(None, description="Parameter of the query")
+    basic: Text | None = Field(None, description="User of Basic authentication, whose password the value is")
+    from_: Text = Field(
+        alias="from", description='env:NAME, file:PATH, file:PATH#before=*, command:["program"], keyring:SERVICE/USER'
+    )
+    methods: Annotated[tuple[Text, ...], Field(strict=False)] | None = Field(
+        None, description="Methods such as GET, or the groups read and git-fetch; unset is all of them"
+    )
+    paths: Annotated[tuple[Text, ...], Field(strict=False)] | None = Field(
+        None, description="Patterns over the whole path, as in network.requests; unset is all"
+    )
+    variables: Annotated[tuple[Text, ...], Field(strict=False)] | None = Field(
+        None, description="Variables that hold the placeholder; unset is that of env:NAME"
+    )
+    placeholder: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{0,40}$")] | None = Field(
+        None, description="Beginning of the placeholder, such as ghp_; unset is that of the value, if it is known"
+    )
+
+    def __str__(self) -> str:
+        return f"{self.from_} for {self.host}"
+
+
+class MaskedCredential(Section):
+    """A variable or file in which commands see a placeholder. One of env and file."""
+
+    env: Text | None = Field(None, description="An environment variable")
+    file: Text | None = Field(None, description="A file")
+    pattern: Text | None = Field(None, description="Of a file: the text before each value, and a star: token=*")
+
+    def __str__(self) -> str:
+        return self.env or self.file or ""
+
+
 class Credentials(Section):
     """Secrets that are withheld from commands."""
+
+    inject: Annotated[list[InjectedCredential], Field(max_length=1_000)] | None = Field(
+        None, description="Credentials that the proxy puts into requests: {host, header | query | basic, from}"
+    )
+    mask: Annotated[list[MaskedCredential], Field(max_length=1_000)] | None = Field(
+        None, description="Variables and files in which commands see placeholders: {env} or {file, pattern}"
+    )
 
     files: Annotated[list[CredentialFile], Field(max_length=100_000)] | None = Field(
         None, description="Files that may not be read: {path, mode}"
@@ -190,16 +248,14 @@ class Credentials(Section):
 class LimitsSection(Section):
     """Limits of one command."""
 
-    memory: Annotated[str | int, AfterValidator(memory_size)] | None = Field(
-        None, description="Memory of one command: 512M, 2G, or bytes"
-    )
+    memory: Size | None = Field(None, description="Memory of one command: 512M, 2G, or bytes")
     cpu: Annotated[float | int, Field(ge=0.05, le=4096)] | None = Field(
         None, description="Linux: processors of one command, such as 1.5"
     )
     time: Annotated[str | float | int, AfterValidator(duration_s)] | None = Field(
         None, description="Time that one command may run: 90s, 10m, 1h30m, or seconds"
     )
-    tmp: Annotated[str | int, AfterValidator(memory_size)] | None = Field(
+    tmp: Size | None = Field(
         None, description="Linux: size of a session's changes in /tmp, which are then in memory: 512M, 2G, or bytes"
     )
     processes: Annotated[int, Field(ge=16, le=4_194_304)] | None = Field(
@@ -319,7 +375,7 @@ def _describe(properties: dict[str, Any], model: type[BaseModel], prefix: str, s
         _describe(section["properties"], inner, f"{prefix}{name}.", sections)
 
 
-_OBJECTS = ("ignoreViolations", "deniedDomainReasons", "profiles")
+_OBJECTS = ("ignoreViolations", "deniedDomainReasons", "profiles", "maxUpload")
 
 
 def json_schema() -> dict[str, Any]:

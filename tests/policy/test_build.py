@@ -102,6 +102,22 @@ OBSERVED: dict[str, tuple[Any, Any]] = {
     ),
     "sandbox.network.tls.terminate": (["*"], lambda p: p.network.tls_terminate[0].pattern.text == "*"),
     "sandbox.network.tls.exclude": (["a.test"], lambda p: p.network.tls_exclude[0].pattern.text == "a.test"),
+    "sandbox.network.maxUpload": (
+        {"*": "1K", "a.test": 5},
+        lambda p: [(one.pattern.text, one.most) for one in p.network.uploads] == [("*", 1024), ("a.test", 5)],
+    ),
+    "sandbox.network.maxNewNames": (9, lambda p: p.network.max_new_names == 9),
+    "sandbox.credentials.inject": (
+        [{"host": "a.test", "header": "Authorization: token {value}", "from": "env:A", "paths": ["/x/**"]}],
+        lambda p: (p.network.credentials[0].form, p.network.credentials[0].variables) == ("token {value}", ("A",))
+        and p.network.tls_terminate[0].pattern.text == "a.test",
+    ),
+    "sandbox.credentials.mask": (
+        [{"env": "A"}, {"file": "~/a", "pattern": "token=*"}],
+        lambda p: [(one.variable, one.path, one.pattern) for one in p.network.masks]
+        == [("A", "", ""), ("", "/home/u/a", "token=")]
+        and paths(p.files.deny_read) == ["/home/u/a"],
+    ),
     "sandbox.network.strictAllowlist": (True, lambda p: p.network.strict_allowlist),
     "sandbox.network.onUnlisted": ("deny", lambda p: p.network.strict_allowlist),
     "sandbox.network.useWebFetchRules": (False, lambda p: True),

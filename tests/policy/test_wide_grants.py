@@ -155,6 +155,8 @@ def test_every_key_that_opens_is_in_the_table_or_named_here() -> None:
         "sandbox.network.allowMachRegister",
         "sandbox.network.transparent",  # the default
         "sandbox.network.tls.exclude",  # with rules for requests, the host is closed then
+        "sandbox.network.maxNewNames",  # a limit
+        "sandbox.credentials.inject",  # opens no host, and commands never hold the value
         *(f"sandbox.limits.{name}" for name in ("maxProcesses", "processes", "memory", "cpu", "time", "tmp")),
         "sandbox.profiles",  # only with run --profile, whose options open as much
         "sandbox.ignoreViolations",  # hides, and opens nothing

@@ -74,6 +74,7 @@ CLOSING: dict[str, list[Any]] = {
     "sandbox.environment.remove": ["A", "B_*"],
 }
 STRICTEST: dict[str, tuple[Any, Any]] = {
+    "sandbox.network.maxNewNames": (900, 9),
     "permissions.blockReadsOutsideWorkingDirectories": (False, True),
     "permissions.denyInsteadOfPrompting": (False, True),
     "permissions.disableBypassPermissionsMode": ("", "disable"),
@@ -102,11 +103,15 @@ USER_OR_MANAGED: dict[str, Any] = {
 CREDENTIALS: dict[str, list[Any]] = {
     "sandbox.credentials.files": [{"path": "/a", "mode": "deny"}, {"path": "/b", "mode": "mask"}],
     "sandbox.credentials.envVars": [{"name": "A", "mode": "deny"}, {"name": "B", "mode": "mask"}],
+    "sandbox.credentials.mask": [{"env": "A"}, {"file": "/b", "pattern": "token=*"}],
 }
 OBJECTS = {
     "sandbox.ignoreViolations", "sandbox.network.deniedDomainReasons", "sandbox.network.requests", "sandbox.presets",
-    "sandbox.profiles",
+    "sandbox.profiles", "sandbox.network.maxUpload",
 }  # fmt: skip
+BY_A_PERSON: dict[str, Any] = {
+    "sandbox.credentials.inject": [{"host": "a.test", "header": "X-Key", "from": "env:A"}],
+}
 TRUSTED = (Source.MANAGED, Source.CLI, Source.FLAG, Source.LOCAL, Source.USER)
 
 
@@ -133,6 +138,7 @@ def test_every_key_of_the_schema_has_a_row_and_a_case_here() -> None:
     mine = (
         SCALARS.keys() | OPENING.keys() | CLOSING.keys() | SHAPING.keys() | MANAGED_ONLY.keys() | USER_OR_MANAGED.keys()
     )
+    mine = mine | BY_A_PERSON.keys()
     assert mine | OBJECTS | STRICTEST.keys() | CALLER_ONLY.keys() | CREDENTIALS.keys() == set(all_keys())
 
 
@@ -191,6 +197,7 @@ def test_defaults() -> None:
         "sandbox.network.httpProxyPort",
         "sandbox.network.socksProxyPort",
         "sandbox.network.parentProxy",
+        "sandbox.network.maxNewNames",
         "sandbox.bwrapPath",
         "audit.path",
     }
@@ -363,7 +370,7 @@ def test_the_strictest_counts_from_every_file(key: str) -> None:
             for pair in ((loose, strict), (strict, loose)):
                 layers = [layer(one, (key, pair[0]), file="/a"), layer(other, (key, pair[1]), file="/b")]
                 assert value(merge(layers), key) == strict
-    assert value(merge([]), key) == loose
+    assert value(merge([]), key) in (loose, None)
 
 
 def test_strictest_counts_whoever_says_it() -> None:
@@ -411,6 +418,21 @@ def test_allow_managed_read_paths_only() -> None:
     assert value(settings, key) == ["/m"]
     assert value(settings, "sandbox.filesystem.denyRead") == ["/d"]
     assert settings.locked(key) is not None
+
+
+@pytest.mark.parametrize("source", [*Source])
+def test_only_a_person_names_a_credential(source: Source) -> None:
+    for key, entries in BY_A_PERSON.items():
+        settings = merge([layer(source, (key, entries))])
+        trusted = source in (Source.MANAGED, Source.FLAG, Source.LOCAL, Source.USER)
+        assert value(settings, key) == (entries if trusted else []) and bool(settings.ignored) is not trusted
+        assert value(merge([layer(source, (key, entries), may_widen=False)]), key) == []
+
+
+def test_limits_of_uploads_all_count() -> None:
+    key = "sandbox.network.maxUpload"
+    settings = merge([layer(Source.USER, (key, "1M")), layer(Source.PROJECT, (key, {"*": 7, "a.test": "2K"}))])
+    assert value(settings, key) == [["*", 1 << 20], ["*", 7], ["a.test", 2048]]
 
 
 def test_profiles_are_joined_and_none_is_a_projects() -> None:

@@ -13,11 +13,13 @@ from sandboxd.policy.hosts.host_patterns import HostPattern, IPAddress
 from sandboxd.policy.hosts.parent_proxies import parse_parent, read_environment
 from sandboxd.policy.model import HostRule, NetworkPolicy
 from sandboxd.policy.violation import DenialEvent, ViolationSource
+from sandboxd.proxy.credentials.injector import SessionSecrets
 from sandboxd.proxy.dial import Connector, Dialer, DialError, PinnedResolver, connect_socket
 from sandboxd.proxy.gate import Ask, AskRequest, Gate
 from sandboxd.proxy.http.credentials import Check
 from sandboxd.proxy.limits import ProxyLimits, SessionRoom
 from sandboxd.proxy.server import ProxyServer
+from sandboxd.proxy.session_bounds import SessionBounds
 from sandboxd.proxy.tls.authority import Authority
 from sandboxd.proxy.upstream.parent_dialer import ParentDialer
 from sandboxd.settings.origins import Origin, Source
@@ -161,6 +163,8 @@ async def running_proxies(
     network: NetworkPolicy | None = None,
     ask_request: AskRequest | None = None,
     authority: Authority | None = None,
+    vault: SessionSecrets | None = None,
+    bounds: SessionBounds | None = None,
 ) -> AsyncIterator[Proxies]:
     """`parent` is the setting parentProxy, `environment` the daemon's own. `network` adds to the lists of hosts."""
     limits = limits or ProxyLimits(linger_s=0.2)
@@ -175,6 +179,7 @@ async def running_proxies(
         resolver.pins,
         proxies=read_environment(environment or {}),
         ask_request=ask_request,
+        bounds=bounds,
     )
     dialer = Dialer(connector, limits)
     proxies.server = ProxyServer(
@@ -188,6 +193,7 @@ async def running_proxies(
         user_http=lambda: proxies.policy.http_proxy_port,
         user_socks=lambda: proxies.policy.socks_proxy_port,
         authority=lambda: authority,
+        vault=vault,
     )
     http, socks = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
     proxies.http_port, proxies.socks_port = http.getsockname()[1], socks.getsockname()[1]

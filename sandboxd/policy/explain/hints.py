@@ -50,6 +50,13 @@ DENIALS: Final[Mapping[Reason, DenialText]] = {
     Reason.REQUEST_DENIED: DenialText("a rule for requests denies it", "sandboxd explain host {host}"),
     Reason.REQUEST_UNCLEAR: DenialText("servers may read its path in several ways", "send a plain path"),
     Reason.REQUEST_UNSEEN: DenialText("its requests cannot be seen", "sandboxd explain host {host}"),
+    Reason.CREDENTIAL_MISPLACED: DenialText(
+        "a request has the placeholder of a credential", "sandboxd settings show sandbox.credentials.inject"
+    ),
+    Reason.UPLOAD_LIMIT: DenialText(
+        "a limit for uploads is reached", "sandboxd settings show sandbox.network.maxUpload"
+    ),
+    Reason.NAME_LIMIT: DenialText("a limit for names is reached", "sandboxd settings show sandbox.network.maxNewNames"),
     Reason.PROMPT_DENIED: DenialText("a user said no to it", "ask the user before another try: the answer was no"),
     Reason.PROMPT_UNANSWERED: DenialText(hint="answer the prompt while the command waits"),
     Reason.PATH_NOT_WRITABLE: DenialText(hint=f"{_EXPLAIN} path --write {{path}}"),

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from sandboxd.policy.hosts.host_patterns import Host
-from sandboxd.policy.model import HostRule, RequestRule
+from sandboxd.policy.model import CredentialRule, HostRule, RequestRule, UploadRule
 
-R = TypeVar("R", HostRule, RequestRule)
+R = TypeVar("R", HostRule, RequestRule, CredentialRule, UploadRule)
 
 
 class HostRuleSet(Generic[R]):

@@ -26,6 +26,11 @@ def is_public_suffix(name: str) -> bool:
     return bool(_registry_suffixes().is_public(name))
 
 
+def registrable_domain(name: str) -> str:
+    """Return the domain that one owner has registered: the part of a name below its public suffix."""
+    return _all_suffixes().privatesuffix(name) or ".".join(name.split(".")[-2:])
+
+
 def is_shared_suffix(name: str) -> bool:
     """Return whether `name` is listed, suffixes of companies included."""
     return bool(_all_suffixes().is_public(name))

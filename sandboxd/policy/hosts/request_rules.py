@@ -30,7 +30,7 @@ from urllib.parse import unquote_to_bytes
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.hosts.host_patterns import Host
 from sandboxd.policy.hosts.host_rules import compile_rules
-from sandboxd.policy.model import NetworkPolicy, RequestRule
+from sandboxd.policy.model import CredentialRule, NetworkPolicy, RequestRule
 
 MAX_PATH: Final = 2048
 """Longest path that patterns are matched with, in bytes."""
@@ -213,8 +213,25 @@ def readings_of(path: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((decoded, kept, *merged)))
 
 
-def _matches(rule: RequestRule, method: str, path: str) -> bool:
-    closes = rule.behavior is not Behavior.ALLOW
+def credentials_for(network: NetworkPolicy, host: Host, port: int, request: HttpRequest) -> tuple[CredentialRule, ...]:
+    """Return the credentials that a request to a host may get: only where every reading of its path is listed."""
+    if not network.credentials or request.hides or request.method.upper() == "TRACE":  # TRACE returns the head
+        return ()
+    found = []
+    for rule in compile_rules(network.credentials).match_any_port(host):
+        suits = rule.pattern.port in (None, port) and not (request.overridden and rule.operations)
+        if suits and (rule.paths or any(end for _, end in rule.operations)):
+            readings = () if why_unclear(request.path) else readings_of(request.path)
+            suits = bool(readings) and all(_matches(rule, request.method, path) for path in readings)
+        elif suits:
+            suits = _matches(rule, request.method, "/")
+        if suits:
+            found.append(rule)
+    return tuple(found)
+
+
+def _matches(rule: RequestRule | CredentialRule, method: str, path: str) -> bool:
+    closes = isinstance(rule, RequestRule) and rule.behavior is not Behavior.ALLOW
     compared = method.upper() if closes else method
     suits = not rule.operations or any(compared in methods and path.endswith(end) for methods, end in rule.operations)
     return suits and (not rule.paths or any(_pattern(one, closes).matches(path) for one in rule.paths))

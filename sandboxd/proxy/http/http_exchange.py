@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
+from sandboxd.proxy.credentials.injector import NOTHING, Injection
+from sandboxd.proxy.credentials.request_heads import Headers
 from sandboxd.proxy.dial import DialError
 from sandboxd.proxy.fair_share import STEP
 from sandboxd.proxy.http.http1 import (
@@ -24,6 +26,7 @@ from sandboxd.proxy.http.http_origins import SAFE_TO_REPEAT, Origins, OriginStre
 from sandboxd.proxy.http.http_target import Target, host_header
 from sandboxd.proxy.http.message_body import BodyKind, BodyReader, Framing, chunk, last_chunk, response_framing
 from sandboxd.proxy.limits import ProxyLimits
+from sandboxd.proxy.outbound import Refused
 from sandboxd.proxy.streams.client_watch import ClientGone, ClientWatch
 from sandboxd.proxy.streams.connection import OutboundConnection
 from sandboxd.proxy.streams.stream import Stream
@@ -40,8 +43,11 @@ class Exchange:
 
     Before the answer begins, errors are raised for the caller to answer. Later the client is reset."""
 
-    def __init__(self, client: Stream, origins: Origins, tunnels: Tunnels, limits: ProxyLimits) -> None:
+    def __init__(
+        self, client: Stream, origins: Origins, tunnels: Tunnels, limits: ProxyLimits, injection: Injection = NOTHING
+    ) -> None:
         self._client = client
+        self._injection = injection
         self._origins = origins
         self._tunnels = tunnels
         self._limits = limits
@@ -63,7 +69,7 @@ class Exchange:
                 self._origins.drop(origin)
                 origin = await self._origins.open(head, target)
                 return await self._run(origin, head, framing, target)
-        except (DialError, HttpSyntaxError) as error:
+        except (DialError, HttpSyntaxError, Refused) as error:
             if self._begun:
                 raise ConnectionResetError(error.message) from error
             raise
@@ -75,7 +81,7 @@ class Exchange:
         if head.method not in SAFE_TO_REPEAT or framing.has_body:
             self._client.commit()
         try:
-            await origin.send(_render(origin.connection, head, framing, target))
+            await origin.send(_render(origin.connection, head, framing, target, self._injection))
         except OSError as error:
             raise _lost(origin) from error
         watch = ClientWatch(self._client, self._limits.half_closed_s, paused=framing.has_body)
@@ -188,7 +194,7 @@ class Exchange:
                         share.spend(STEP, len(reader.rest))
                         if head.minor == 1:
                             self._client.commit()
-                            await self._client.send(render_response(answer.status, answer.reason, to_client(answer)))
+                            await self._client.send(self._rendered(answer, to_client(answer)))
                         rest, reader = reader.rest, ResponseReader()
                         answer = _parse_answer(reader, rest)
         except TimeoutError:
@@ -210,7 +216,7 @@ class Exchange:
         delimited = chunked or framing.kind in (BodyKind.NONE, BodyKind.LENGTH)
         keep_client = delimited and not wants_close(head)
         headers = to_client(answer, framing, chunked=chunked, close=not keep_client)
-        piece = render_response(answer.status, answer.reason, headers)
+        piece = self._rendered(answer, headers)
         self._begun = True
         self._client.commit()
         content = body.receive(rest) if rest and not body.done else b""
@@ -220,7 +226,7 @@ class Exchange:
             if content:
                 piece += chunk(content) if chunked else content
             if chunked and body.done:
-                piece += last_chunk(body.trailers)
+                piece += last_chunk(tuple(self._injection.trailers(body.trailers)))
             if piece:
                 await self._client.send(piece)
                 watch.progress()
@@ -242,23 +248,30 @@ class Exchange:
         await self._client.linger(self._limits.linger_s)
         return False
 
+    def _rendered(self, answer: ResponseHead, headers: Headers) -> bytes:
+        """Render the head of an answer without values of credentials."""
+        injection = self._injection
+        return render_response(answer.status, injection.text(answer.reason), injection.answer(answer.status, headers))
+
     async def _switch(self, origin: OriginStream, answer: ResponseHead, rest: bytes) -> bool:
         """Forward a 101, and join the two sides, which then use another protocol."""
         headers = to_client(answer)
         headers += [(b"Connection", b"Upgrade")]
         headers += [(b"Upgrade", value) for value in values(answer.headers, b"upgrade")]
         self._begun = True
-        first = self._client.without_sent(render_response(answer.status, answer.reason, headers))
+        first = self._client.without_sent(self._rendered(answer, headers))
         first += rest + origin.take_pending()
         await self._tunnels.run(self._client, origin.connection, first, origin=origin)
         return False
 
 
-def _render(connection: OutboundConnection, head: RequestHead, framing: Framing, target: Target) -> bytes:
+def _render(
+    connection: OutboundConnection, head: RequestHead, framing: Framing, target: Target, injection: Injection
+) -> bytes:
     """Render the head for the origin, or with the whole URL for a parent proxy."""
-    headers = to_origin(head, framing, target)
+    path, headers = injection.request(target.path, to_origin(head, framing, target))
     if not connection.forward or connection.parent is None:
-        return render_request(head.method, target.path, headers)
+        return render_request(head.method, path, headers)
     login = proxy_authorization(connection.parent)
     url = b"http://" + host_header(target) + (b"" if target.path == b"*" else target.path)
     return render_request(head.method, url, [*headers, *([login] if login else [])])

@@ -12,7 +12,7 @@ from sandboxd.proxy.http.http_heads import upgrade_of
 from sandboxd.proxy.http.http_target import Target
 from sandboxd.proxy.http.message_body import Framing
 from sandboxd.proxy.limits import ProxyLimits
-from sandboxd.proxy.outbound import Outbound
+from sandboxd.proxy.outbound import Outbound, Refused
 from sandboxd.proxy.streams.connection import OutboundConnection
 from sandboxd.proxy.streams.stream import Stream
 
@@ -28,6 +28,15 @@ class OriginStream(Stream):
         super().__init__(connection.socket, loop, share)
         self.connection = connection
         self.fresh = True
+
+    async def send(self, data: bytes) -> None:
+        """Send all bytes, within the limits for uploads. Raises OSError, Refused."""
+        meter = self.connection.meter
+        if meter is not None:
+            if meter.left < len(data):
+                raise Refused(self.connection.host, self.connection.port, meter.refuse())
+            meter.count(len(data))
+        await super().send(data)
 
 
 class Tunnel(Protocol):

@@ -147,9 +147,11 @@ class _HttpConnection:
             await self._outbound.admit_request(
                 self._client, self._limits, target.host, target.port, request, known=known
             )
-            return await Exchange(self._client, self._origins, self._outbound.tunnels, self._limits).run(
-                head, framing, target
+            injection = await self._outbound.injection(
+                target.host, target.port, request, secure=self._tunnel is not None and self._tunnel.secure
             )
+            exchange = Exchange(self._client, self._origins, self._outbound.tunnels, self._limits, injection)
+            return await exchange.run(head, framing, target)
         except Refused as refused:
             return await self._refuse(head, framing, target.host.authority(target.port), refused.decision)
         except DialError as error:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.hosts.host_patterns import Host, IPAddress
 from sandboxd.policy.hosts.parent_proxies import ParentProxy
+from sandboxd.proxy.session_bounds import Meter
 
 
 @dataclass(eq=False, slots=True)
@@ -30,6 +31,8 @@ class OutboundConnection:
     forward: bool = False
     is_inside: bool = False
     """True for a server inside the sandbox, which policy does not cover."""
+    meter: Meter | None = field(default=None, repr=False)
+    """Counts the bytes that are sent outside."""
 
     def is_to(self, host: Host, port: int) -> bool:
         return self.host == host and self.port == port

@@ -27,6 +27,7 @@ from typing import Final
 
 from sandboxd.handover.record import Descriptor
 from sandboxd.proxy.fair_share import STEP, Share
+from sandboxd.proxy.session_bounds import Meter
 from sandboxd.proxy.streams.pipes import SHARED, Pipe, PipePool
 from sandboxd.proxy.streams.stream import reset
 
@@ -74,8 +75,9 @@ class SocketRelay:
         pipes: PipePool = SHARED,
         splice: bool = CAN_SPLICE,
         share: Share | None = None,
+        meter: Meter | None = None,
     ) -> None:
-        """The work is charged to `share`."""
+        """The work is charged to `share`, the bytes to the right socket to `meter`."""
         self.share = share or Share()
         self._loop = asyncio.get_running_loop()
         self._left = left
@@ -83,7 +85,7 @@ class SocketRelay:
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._detached = False
         self._directions = (
-            _SocketDirection(self, left, right, pipes if splice else None),
+            _SocketDirection(self, left, right, pipes if splice else None, meter),
             _SocketDirection(self, right, left, pipes if splice else None),
         )
 
@@ -200,6 +202,7 @@ class _SocketDirection:
         "_in_pipe",
         "_inspect",
         "_loop",
+        "_meter",
         "_peeked",
         "_pipe",
         "_pipes",
@@ -218,8 +221,16 @@ class _SocketDirection:
         "taken",
     )
 
-    def __init__(self, relay: SocketRelay, source: socket.socket, sink: socket.socket, pipes: PipePool | None) -> None:
+    def __init__(
+        self,
+        relay: SocketRelay,
+        source: socket.socket,
+        sink: socket.socket,
+        pipes: PipePool | None,
+        meter: Meter | None = None,
+    ) -> None:
         self._relay = relay
+        self._meter = meter
         self._loop = relay._loop
         self._source = source
         self._sink = sink
@@ -399,9 +410,19 @@ class _SocketDirection:
         is_full = False
         try:
             while self._held:
-                self._held = self._held[self._sink.send(self._held) :]
+                if (most := self._within_limits(len(self._held))) == 0:
+                    return False
+                sent = self._sink.send(self._held[:most])
+                self._held = self._held[sent:]
+                if self._meter is not None:
+                    self._meter.count(sent)
             while self._in_pipe and self._pipe is not None:
-                self._in_pipe -= _splice(self._pipe.reader, self._sink_fd, self._in_pipe)
+                if (most := self._within_limits(self._in_pipe)) == 0:
+                    return False
+                sent = _splice(self._pipe.reader, self._sink_fd, most)
+                self._in_pipe -= sent
+                if self._meter is not None:
+                    self._meter.count(sent)
         except (BlockingIOError, InterruptedError):
             is_full = True
         except OSError:
@@ -413,6 +434,16 @@ class _SocketDirection:
         if is_full:
             self._watch_sink()
         return not is_full
+
+    def _within_limits(self, size: int) -> int:
+        """Return how many of these bytes may be sent. At a limit the tunnel is reset, after all that it allows."""
+        if self._meter is None or (left := self._meter.left) >= size:
+            return size
+        if left <= 0:
+            self._meter.refuse()
+            self._relay.failed(self._source)
+            return 0
+        return left
 
     def _take_sent(self) -> bool:
         """Read what was sent of the bytes peeked at, and leave the others in the source's queue."""

@@ -67,7 +67,7 @@ class Tunnels:
         if origin is not None and (client.is_secure or origin.is_secure):
             await _join(client, origin, to_client)
             return
-        relay = SocketRelay(client.socket, connection.socket, share=client.share)
+        relay = SocketRelay(client.socket, connection.socket, share=client.share, meter=connection.meter)
         self._open[client] = relay, connection, origin
         try:
             await relay.run(client.take_pending(), to_client, inspect)
@@ -78,7 +78,7 @@ class Tunnels:
         """Continue a tunnel of another process."""
         connection = self._outbound.resume(record, socket.socket(fileno=record.origin))
         inspect = None if record.outward.inspected else self._outbound.inspect(connection)
-        relay = SocketRelay(client.socket, connection.socket, share=client.share)
+        relay = SocketRelay(client.socket, connection.socket, share=client.share, meter=connection.meter)
         self._open[client] = relay, connection, None
         try:
             await relay.resume(record.outward, record.inward, inspect)

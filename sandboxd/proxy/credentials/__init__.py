@@ -1,0 +1,1 @@
+"""Credentials that the proxy puts into requests, and stand-ins for them."""

@@ -1,0 +1,1 @@
+"""Values of credentials, and what commands see in their place."""
