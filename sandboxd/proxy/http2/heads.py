@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from sandboxd.proxy.credentials.injector import NOTHING, Injection
 from sandboxd.proxy.http.http1 import MAX_LINES, Headers, HttpSyntaxError, RequestHead, ResponseHead, tokens, values
 from sandboxd.proxy.http.http_heads import to_client, to_origin
 from sandboxd.proxy.http.http_target import Target, host_header
@@ -65,27 +66,28 @@ def framing_of(headers: Headers) -> Framing:
     return Framing(BodyKind.LENGTH, parse_length(lengths.pop())) if lengths else NO_BODY
 
 
-def request_fields(head: RequestHead, framing: Framing, target: Target) -> Fields:
-    """Return the head of a request for the origin."""
+def request_fields(head: RequestHead, framing: Framing, target: Target, injection: Injection = NOTHING) -> Fields:
+    """Return the head of a request for the origin, with credentials."""
+    path, headers = injection.request(target.path, to_origin(head, framing, target))
     return [
         (b":method", head.method.encode("ascii")),
         (b":scheme", b"https"),
         (b":authority", host_header(target)),
-        (b":path", target.path),
-        *_lower(to_origin(head, framing, target)),
+        (b":path", path),
+        *_lower(headers),
     ]
 
 
-def answer_fields(answer: ResponseHead, framing: Framing) -> Fields:
-    """Return the head of an answer for the client."""
+def answer_fields(answer: ResponseHead, framing: Framing, injection: Injection = NOTHING) -> Fields:
+    """Return the head of an answer for the client, without credentials."""
     length = [] if framing is NO_BODY else [(b"content-length", b"%d" % framing.length)]
-    headers = [one for one in _lower(to_client(answer)) if one[0] != b"content-length"]
+    headers = [one for one in _lower(injection.answer(answer.status, to_client(answer))) if one[0] != b"content-length"]
     return [(b":status", b"%d" % answer.status), *headers, *length]
 
 
-def trailer_fields(fields: Iterable[tuple[bytes, bytes]]) -> Fields:
+def trailer_fields(fields: Iterable[tuple[bytes, bytes]], injection: Injection = NOTHING) -> Fields:
     """Return the trailers that pass. Raises HttpSyntaxError."""
-    return [one for one in _divided(fields, ())[1] if passes_in_trailers(one[0])]
+    return injection.trailers([one for one in _divided(fields, ())[1] if passes_in_trailers(one[0])])
 
 
 def _lower(headers: Iterable[tuple[bytes, bytes]]) -> Fields:

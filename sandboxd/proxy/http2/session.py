@@ -19,6 +19,7 @@ from h2.settings import SettingCodes
 
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.hosts.request_rules import HttpRequest
+from sandboxd.proxy.credentials.injector import NOTHING, Injection
 from sandboxd.proxy.dial import DialError
 from sandboxd.proxy.fair_share import CONNECTION
 from sandboxd.proxy.http.http1 import HttpSyntaxError, RequestHead, ResponseReader
@@ -79,6 +80,7 @@ class _Exchange:
     head: RequestHead | None = None
     target: Target | None = None
     framing: Framing = NO_BODY
+    injection: Injection = NOTHING
     held: int = 0
     answered: bool = False
     interim: int = 0
@@ -308,6 +310,9 @@ class _Http2Session:
             await self.outbound.decide_request(self.client_stream.share, target.host, target.port, request)
             if self.fault is not None:
                 raise self.fault
+            exchange.injection = await self.outbound.injection(
+                target.host, target.port, request, secure=self.tunnel.secure
+            )
         except Refused as refused:
             answer = self._denied(target, refused.decision)
         except DialError as error:
@@ -342,7 +347,7 @@ class _Http2Session:
         number = server.conn.get_next_available_stream_id()
         up = exchange.up
         up.done = up.ended and not up.size and not up.trailers
-        fields = request_fields(exchange.head, exchange.framing, exchange.target)
+        fields = request_fields(exchange.head, exchange.framing, exchange.target, exchange.injection)
         server.conn.send_headers(number, fields, end_stream=up.done)
         self.at_server[number] = exchange
         up.sink, exchange.down.source, exchange.down.source_id = server, server, number
@@ -397,17 +402,18 @@ class _Http2Session:
         event: events.ResponseReceived | events.InformationalResponseReceived | events.TrailersReceived,
     ) -> None:
         if isinstance(event, events.TrailersReceived):
-            exchange.down.trailers = trailer_fields(event.headers)
+            exchange.down.trailers = trailer_fields(event.headers, exchange.injection)
             return
         answer = answer_head(event.headers)
         if isinstance(event, events.InformationalResponseReceived):
             exchange.interim += 1
             if exchange.interim > self.limits.interim_answers:
                 raise HttpSyntaxError(f"more than {self.limits.interim_answers} interim answers")
-            self._send_head(exchange, answer_fields(answer, NO_BODY))
+            self._send_head(exchange, answer_fields(answer, NO_BODY, exchange.injection))
             return
         exchange.down.ended = exchange.down.done = event.stream_ended is not None
-        self._send_head(exchange, answer_fields(answer, framing_of(answer.headers)), end=exchange.down.done)
+        fields = answer_fields(answer, framing_of(answer.headers), exchange.injection)
+        self._send_head(exchange, fields, end=exchange.down.done)
         self._answer_begins(exchange)
 
     def _send_head(self, exchange: _Exchange, fields: Fields, *, end: bool = False) -> None:
@@ -508,5 +514,3 @@ class _Http2Session:
         if not self.over.done():
             self._open_waiting()
             self._settle()
-
-

@@ -19,6 +19,7 @@ from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 from h2.stream import H2Stream
 
+from sandboxd.errors import DaemonError
 from sandboxd.proxy.fair_share import Share
 from sandboxd.proxy.http2.frames import MOST_BLOCK, CostlyFrames, FrameSplitter
 from sandboxd.proxy.http2.heads import Fields
@@ -101,6 +102,8 @@ class Side:
                     self._drained.set()
         except Exception as error:
             self._failed(error)
+        except DaemonError as error:  # a limit for uploads
+            self._failed(ConnectionResetError(error.message))
         finally:
             self.writer = None
             self._drained.set()
