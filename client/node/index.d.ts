@@ -79,7 +79,7 @@ export interface RunOptions extends CommandOptions {
 
 export interface Completed<T = string> {
   command: Command;
-  /** The exit status; 128+N for signal N. */
+  /** The exit status; null where a signal ended the command. */
   code: number | null;
   signal: NodeJS.Signals | null;
   stdout: T;

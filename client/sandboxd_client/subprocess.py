@@ -4,13 +4,14 @@
 same: streams, text, time-outs, errors. All commands of a process share one session, which ends with it; `open_session`
 names another one. `create_subprocess_exec` and `create_subprocess_shell` are those of asyncio.
 
-It differs where a sandbox does: `pid` is that of the sandbox, a status of 128+N counts as signal N, and a command that
-has no terminal leads a session of its own, so that it cannot signal its caller."""
+It differs where a sandbox does: `pid` is that of the sandbox, and a command that has no terminal leads a session of its
+own, so that it cannot signal its caller. Where the daemon cannot tell it, a status of 128+N counts as signal N."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import errno
 import functools
 import os
@@ -31,10 +32,12 @@ from subprocess import (
 from typing import IO, Any
 
 from sandboxd_client.client import Client, Session
+from sandboxd_client.errors import SandboxdError
 from sandboxd_client.running import processes
 from sandboxd_client.running.commands import Path
 from sandboxd_client.running.launching import SUSPICIOUS, changed_environment, has_terminal, setup_error, spawn_error
 from sandboxd_client.running.launching import Launch as _Launch
+from sandboxd_client.wire.messages.wrap import WrapOutcomeResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -122,19 +125,35 @@ def _check_program(program: str, cwd: str, env: Mapping[str, str]) -> None:
     raise OSError(number, os.strerror(number), program)
 
 
-def _signalled(code: int | None) -> int | None:
-    """Return the status of a sandbox as subprocess has it: -N for signal N."""
-    return 128 - code if code is not None and code in _SIGNALS else code
-
-
 class _Outcome:
-    """The check that a sandbox has started its command."""
+    """The end of a command, as the daemon knows it."""
 
     def __init__(self, launch: _Launch, session: Session) -> None:
         self.launch = launch
         self._session = session
         self._checked = False
+        self._ending: int | None = None
         self.killed = False
+        self.asks = True
+
+    def ask(self) -> WrapOutcomeResult:
+        assert self.launch.wrap is not None
+        return self._session._client.wrap_outcome(self.launch.wrap.wrap_id)
+
+    def is_known(self, code: int | None) -> bool:
+        """Return whether `returncode` has to ask no daemon for this status."""
+        return code is None or code not in _SIGNALS or self._ending is not None
+
+    def returncode(self, code: int | None) -> int | None:
+        """Return the status of a sandbox as subprocess has it: -N for signal N. A shell ends with 128+N, too."""
+        if code is None or code not in _SIGNALS:
+            return code
+        if self._ending is None:
+            number = None
+            with contextlib.suppress(SandboxdError, OSError):
+                number = self.ask().signal if self.asks else None
+            self._ending = code if number == 0 else 128 - code
+        return self._ending
 
     def check(self, code: int | None) -> None:
         """Raise SandboxSetupError where no command ran."""
@@ -142,7 +161,7 @@ class _Outcome:
             return
         self._checked = True
         if code in SUSPICIOUS and not self.killed and self.launch.wrap is not None:
-            outcome = self._session._client.wrap_outcome(self.launch.wrap.wrap_id)
+            outcome = self.ask()
             if not outcome.started:
                 raise setup_error(outcome)
 
@@ -186,18 +205,22 @@ class Popen(subprocess.Popen[Any]):
     @property
     def violations(self) -> tuple[Any, ...]:
         """The violations; complete once the process has ended."""
-        wrap = self._outcome.launch.wrap
-        return () if wrap is None else self._outcome._session._client.wrap_outcome(wrap.wrap_id).violations
+        return self._outcome.ask().violations
 
     # the status of a sandbox, each time CPython's code finds it
 
     @property
     def returncode(self) -> Any:
-        return self._code
+        return self._outcome.returncode(self._code)
 
     @returncode.setter
     def returncode(self, code: int | None) -> None:
-        self._code = _signalled(code)
+        self._code = code
+
+    def __del__(self, *given: Any) -> None:
+        if self._child_created:
+            self._outcome.asks = False  # it may run within a call of this thread to the daemon
+        super().__del__(*given)
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait like CPython's. Raises SandboxSetupError when no command ran."""
@@ -239,19 +262,25 @@ class ProcessInside(asyncio.subprocess.Process):
         self._outcome = outcome
         self._leads = leads
         self._live = transport
+        self._asking: asyncio.Future[int | None] | None = None
 
     @property
     def returncode(self) -> int | None:
-        return _signalled(self._live.get_returncode())
+        code = self._live.get_returncode()
+        if self._outcome.is_known(code):
+            return self._outcome.returncode(code)
+        if self._asking is None:
+            self._asking = asyncio.get_running_loop().run_in_executor(None, self._outcome.returncode, code)
+        return None
 
     async def wait(self) -> int:
         """Wait like asyncio's. Raises SandboxSetupError when no command ran."""
-        await super().wait()
-        await asyncio.to_thread(self._outcome.check, self.returncode)
-        return self.returncode or 0
+        code = await asyncio.to_thread(self._outcome.returncode, await super().wait())
+        await asyncio.to_thread(self._outcome.check, code)
+        return code or 0
 
     def send_signal(self, signal: int) -> None:
-        if self.returncode is None:
+        if self._live.get_returncode() is None:
             self._outcome.killed = self._outcome.killed or signal == processes.SIGKILL
             processes.signal_command(self.pid, signal, group=self._leads)
 

@@ -304,7 +304,7 @@ class FakeDaemon:
         }
 
     def _wrap_outcome(self, params: Mapping[str, Any]) -> Answer:
-        return {"started": True, "exited": True, "status": 0, "reason": None, "violations": []}
+        return {"started": True, "exited": True, "status": 0, "signal": 0, "reason": None, "violations": []}
 
     def _sandbox_permission_response(self, params: Mapping[str, Any]) -> Answer:
         return {"behavior": params["behavior"], "scope": params.get("scope", "once"), "warnings": []}

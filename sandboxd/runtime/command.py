@@ -422,7 +422,7 @@ class Command:
             self._inside.close()
         self._ended.set()
         about = self.wrap_id, self.command_id, self._session_id
-        self._tell(RunEnded(*about, self._started, status, self._reason))
+        self._tell(RunEnded(*about, self._started, self.outcome.status, self._reason))
         self._on_end(self)
         # Some hundred ended commands are kept for their outcome: not with all that they were made from. What knows the
         # rules stays, since guesses and lessons come after the end; commands of one place share it.

@@ -231,15 +231,20 @@ class WrapRequest:
 class WrapOutcome:
     """Outcome of a wrap.
 
-    `started` is False when the sandbox could not be set up: then nothing was run, and `reason` says why. `status` is
-    an exit status as a shell has it (128+N for a signal), None while it runs."""
+    `started` is False when the sandbox could not be set up: then nothing was run, and `reason` says why. `code` is an
+    exit status, -N for signal N, None while it runs."""
 
     started: bool
     exited: bool
-    status: int | None
+    code: int | None
     reason: str | None
     violations_lost: int = 0
     settings_changed: bool = False
     """Nothing was run since the settings have changed."""
     outdated: bool = False
     """Nothing was run since settings or files have changed: to be wrapped again."""
+
+    @property
+    def status(self) -> int | None:
+        """Return the exit status as a shell has it: 128+N for signal N."""
+        return self.code if self.code is None or self.code >= 0 else 128 - self.code

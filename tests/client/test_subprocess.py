@@ -66,6 +66,11 @@ async def _observed(names: Any) -> list[Any]:
     found += [await process.wait(), process.returncode]
     with contextlib.suppress(ProcessLookupError):
         process.kill()
+    for line in ("exit 143", "kill $$"):
+        process = await names.create_subprocess_shell(line)
+        while process.returncode is None:  # noqa: ASYNC110 (a caller that polls)
+            await asyncio.sleep(0.01)
+        found += [process.returncode, await process.wait()]
     for wrong in (("/no/such/program",), ("/etc/passwd",)):
         try:
             await names.create_subprocess_exec(*wrong)

@@ -53,6 +53,7 @@ const tree = session.spawn("(setsid sleep 1000 & nohup sleep 1000 & echo ready; 
 await new Promise((done) => tree.stdout.once("data", done));
 tree.kill("SIGKILL");
 all.killed = await closed(tree);
+all.ends = await Promise.all(["exit 143", "kill $$"].map((line) => closed(session.spawn(line, { shell: true }))));
 all.late = await slug(session.run("trap '' TERM; echo begun; sleep 1000", { timeout: 300, grace: 50 }));
 const aborted = new AbortController();
 const given_up = session.spawn("sleep", ["1000"], { signal: aborted.signal });
@@ -104,7 +105,8 @@ def test_commands_sessions_questions_and_violations(daemon: DaemonProcess) -> No
     assert found["argv"] == "$HOME|a b||"
     assert found["exec"] == {"stdout": "out\n", "stderr": "err\n"} and found["failed"] == 7
     assert found["trapped"] == [[3, None], "up\nbye\n"]
-    assert found["killed"] in ([137, None], [None, "SIGKILL"]) and found["late"] == "ETIMEDOUT" and found["aborted"]
+    assert found["killed"] == [None, "SIGKILL"] and found["late"] == "ETIMEDOUT" and found["aborted"]
+    assert found["ends"] == [[143, None], [None, "SIGTERM"]]
     assert found["never"] == [None, "SIGTERM"] and not (work / "never").exists()
     assert found["files"] == 4  # the standard streams, and that of ls
     assert found["refused"] == [

@@ -11,6 +11,7 @@ ROWS = (
     "text", "input", "input not read", "files", "stdin from a file", "shell with arguments", "env", "cwd", "umask",
     "missing program", "missing cwd", "check of a signal", "check_output fails", "call timeout", "timeout",
     "status above 128", "own signal", "terminate", "trapped", "kill", "dialogue", "threads",
+    "a shell's 128+N", "of a killed child", "polled",
 )  # fmt: skip
 DRIVER = """
 import sys

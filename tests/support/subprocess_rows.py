@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess as cpython
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,16 @@ def killed(sp: Any, where: Path) -> Any:
     return code
 
 
+def polled(sp: Any, where: Path) -> Any:
+    codes = []
+    for line in ("exit 143", "kill $$"):
+        process = sp.Popen(["sh", "-c", line])
+        while process.poll() is None:
+            time.sleep(0.01)
+        codes.append(process.returncode)
+    return codes
+
+
 def many_threads(sp: Any, where: Path) -> Any:
     results: dict[int, int] = {}
     threads = [
@@ -132,6 +143,9 @@ ROWS: dict[str, Callable[[Any, Path], Any]] = {
     "getstatusoutput": lambda sp, where: sp.getstatusoutput("echo a; exit 3"),
     "timeout": lambda sp, where: sp.run("echo so far; exec sleep 1000", shell=True, stdout=sp.PIPE, timeout=0.5),
     "status above 128": lambda sp, where: sp.run(["sh", "-c", "exit 255"]),
+    "a shell's 128+N": lambda sp, where: [sp.call(["sh", "-c", f"exit {128 + n}"]) for n in (2, 9, 64)],
+    "of a killed child": lambda sp, where: sp.run("sh -c 'kill -9 $$' 2>/dev/null; exit $?", shell=True),
+    "polled": polled,
     "own signal": lambda sp, where: sp.run(["sh", "-c", "kill -TERM $$"]),
     "terminate": ended_by(signal.SIGTERM, "echo up; exec sleep 1000"),
     "interrupt": ended_by(signal.SIGINT, "echo up; exec sleep 1000"),

@@ -9,6 +9,7 @@ import { SandboxSetupError, WrapOutdated } from "./errors.js";
 import { signalCommand } from "./signals.js";
 import { SUSPICIOUS } from "./tables.js";
 
+const SIGNALS = Object.fromEntries(Object.entries(constants.signals).reverse().map(([name, number]) => [128 + number, name]));
 const NAMES = ["stdin", "stdout", "stderr"];
 
 export class SandboxedProcess extends EventEmitter {
@@ -29,6 +30,7 @@ export class SandboxedProcess extends EventEmitter {
   #outcome = null;
   #grace;
   #group = false;
+  #over = false;
   #ended = false;
   #timers = [];
 
@@ -55,7 +57,7 @@ export class SandboxedProcess extends EventEmitter {
 
   /** Send a signal to the command itself; before its start, let it never start. Return whether it had not ended. */
   kill(signal = "SIGTERM") {
-    if (this.#ended || this.exitCode !== null || this.signalCode !== null) return false;
+    if (this.#ended || this.#over) return false;
     const number = typeof signal === "number" ? signal : constants.signals[signal];
     if (number === undefined) throw new TypeError(`unknown signal: ${signal}`);
     if (number === 0) return true;
@@ -75,7 +77,7 @@ export class SandboxedProcess extends EventEmitter {
     if (!this.wrap) return null;
     this.#outcome ??= await this.#asks(this.wrap.wrap_id).catch(() => null);
     const found = this.#outcome;
-    if (this.exitCode === null && this.signalCode === null) this.#outcome = null; // it still runs
+    if (!this.#over) this.#outcome = null; // it still runs
     return found;
   }
 
@@ -124,13 +126,19 @@ export class SandboxedProcess extends EventEmitter {
   }
 
   async #exited(code, signal) {
+    this.#over = true;
+    // Status of bubblewrap and the helper, or of the command; 128+N of a signal, or of a shell: only the daemon can tell.
+    if (this.wrap && ((SUSPICIOUS.includes(code) && !this.killed) || SIGNALS[code])) {
+      const outcome = await this.outcome();
+      if (SIGNALS[code]) {
+        if (outcome?.signal !== 0) [code, signal] = [null, SIGNALS[code]];
+      } else if (outcome && !outcome.started) {
+        this.exitCode = code;
+        return this.#fail(setupError(outcome));
+      }
+    }
     this.exitCode = code;
     this.signalCode = signal;
-    // Status of bubblewrap and the helper, or of the command: only the daemon can tell.
-    if (this.wrap && SUSPICIOUS.includes(code) && !this.killed) {
-      const outcome = await this.outcome();
-      if (outcome && !outcome.started) return this.#fail(setupError(outcome));
-    }
     this.emit("exit", code, signal);
     this.#close(code, signal);
   }
@@ -149,7 +157,7 @@ export class SandboxedProcess extends EventEmitter {
   }
 
   #abandon(number) {
-    const signal = Object.keys(constants.signals).find((name) => constants.signals[name] === number);
+    const signal = SIGNALS[128 + number];
     this.#ended = true;
     this.signalCode = signal;
     for (const stream of [this.stdout, this.stderr]) stream?.end();

@@ -639,6 +639,7 @@ export interface WrapOutcomeResult {
   learned: LearnedRecord | null;
   settings_changed: boolean;
   outdated: boolean;
+  signal: number | null;
 }
 export interface WrapParams {
   command?: string | null;

@@ -206,5 +206,5 @@ class SeatbeltLaunch:
             self.observer.started()
         elif word == "failed":
             self.observer.failed(rest)
-        elif word == "exit" and rest.isdigit():
-            self._status = int(rest)
+        elif word in ("exit", "signal") and rest.isdigit():
+            self._status = int(rest) if word == "exit" else -int(rest)

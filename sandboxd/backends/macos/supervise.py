@@ -8,8 +8,8 @@ writes one byte to it, which proves that the profile was applied. It passes sign
 (the process that started it) dies or the daemon asks for it, and exits with the command's status.
 
 A single file, standard library only, without site packages: it is on the path of every command. Messages are lines. To
-the daemon: `ticket T`, `started PID`, `failed REASON`, `exit STATUS`. From the daemon: `go GRACE_MS [terminal]`,
-`term`, `kill`. With `terminal` the command gets a pseudo-terminal of its own, and the supervisor relays: where a
+the daemon: `ticket T`, `started PID`, `failed REASON`, `exit STATUS`, `signal N`. From the daemon:
+`go GRACE_MS [terminal]`, `term`, `kill`. With `terminal` the command gets a pseudo-terminal of its own, and the supervisor relays: where a
 profile cannot refuse TIOCSTI, a command types into nothing else. A daemon that goes away takes the network with it; the
 command goes on."""
 
@@ -354,7 +354,7 @@ class Supervisor:
     def _owner_gone(self) -> int:
         self._signal(signal.SIGKILL)
         os.waitpid(self._child, 0)
-        self._link.say(f"exit {KILLED}")
+        self._link.say(f"signal {int(signal.SIGKILL)}")
         return KILLED
 
     def _after_signals(self) -> int | None:
@@ -388,7 +388,7 @@ class Supervisor:
             reason = f"the sandbox could not be set up: {os.path.basename(self._words[0])} ended with status {code}"
             self._link.say(f"failed {reason}")
             return _complain(NotSetUp(reason, "its own words are above; see: sandboxd check"))
-        self._link.say(f"exit {code}")
+        self._link.say(f"exit {code}" if os.WIFEXITED(status) else f"signal {os.WTERMSIG(status)}")
         return code
 
 

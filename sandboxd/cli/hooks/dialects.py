@@ -19,8 +19,8 @@ class Dialect:
 
     `settings` is the path of its file below the home directory, `project` that of a file for one project and one
     machine. `events` are that before a call and those after one; `tool` is the name of the tool that runs shell lines.
-    `form` says how the file names hooks: in groups with a matcher, flat, or as a plug-in that calls them. `note` is what
-    the user has to do in the agent after an installation.
+    `form` says how the file names hooks: in groups with a matcher, flat, or as a plug-in that calls them. `note` is
+    what the user has to do in the agent after an installation.
     """
 
     __slots__ = ("answers", "events", "form", "name", "note", "project", "settings", "timeout", "title", "tool")
@@ -144,7 +144,7 @@ DIALECTS = (
         ("PreToolUse", "PostToolUse"),
         timeout=30,
         answers="codex",
-        note="Codex runs no hook that you have not trusted: its commands run outside until you trust it there, by /hooks",
+        note="Codex skips a hook, and runs its commands outside, until you trust it there: type /hooks",
     ),
     Dialect(
         "gemini",

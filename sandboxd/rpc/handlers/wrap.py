@@ -131,6 +131,7 @@ class WrapMethods:
             started=result.started,
             exited=result.exited,
             status=result.status,
+            signal=None if result.code is None else max(-result.code, 0),
             reason=result.reason,
             violations=tuple(violation_record(violation) for violation in violations),
             violations_lost=result.violations_lost,

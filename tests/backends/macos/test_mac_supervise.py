@@ -277,7 +277,7 @@ def test_a_command_that_ignores_term_is_killed_after_the_grace(daemon: Daemon) -
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     daemon.say(b"term\n")
     assert finish(process)[0] == 128 + signal.SIGKILL
-    assert daemon.line().startswith("started ") and daemon.line() == "exit 137"
+    assert daemon.line().startswith("started ") and daemon.line() == "signal 9"
 
 
 def test_kill_is_at_once_also_in_pieces_and_with_nonsense_around(daemon: Daemon) -> None:
@@ -316,7 +316,7 @@ def test_the_command_ends_with_its_owner(daemon: Daemon, tmp_path: Path) -> None
         wait_until(lambda: inner.exists() and bool(inner.read_text().strip()), "the command runs")
         owner.kill()
         owner.wait()
-    assert daemon.line() == "exit 137"
+    assert daemon.line() == "signal 9"
     for file in (note, inner):
         wait_until(lambda file=file: not is_alive(int(file.read_text())), f"{file.name} has ended")  # type: ignore[misc]
 

@@ -101,3 +101,4 @@ class WrapOutcomeResult:
     learned: LearnedRecord | None = None
     settings_changed: bool = False  # `outdated`, because of the settings
     outdated: bool = False  # no command ran since files or settings changed: wrap it again
+    signal: int | None = None  # that ended it; 0 where it ended by itself

@@ -264,8 +264,8 @@ class HelperConnection:
                 self._tell().failed(f"the command could not be run: {os.strerror(number)} (status {status})")
             case Failed(message):
                 self._tell().failed(message)
-            case Exited(status, _):
-                self._status = status
+            case Exited(status, signal):
+                self._status = -signal or status
                 self._clear_up()
             case RefusedCall():
                 self._tell().refused(_refusal(event))
