@@ -122,6 +122,8 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "structlog": ("sandboxd.daemon", "sandboxd.rpc", "sandboxd.app"),
     "prometheus_client": ("sandboxd.daemon.metrics",),
     "mcp": ("sandboxd.cli.mcp",),
+    "textual": ("sandboxd.cli.ui",),
+    "rich": ("sandboxd.cli.ui",),
     "cryptography": ("sandboxd.proxy.tls.authority",),
     "h2": ("sandboxd.proxy.http2", "sandboxd.proxy.tls.authority"),
     "agents": (f"{_INTEGRATIONS}.openai_agents", f"{_INTEGRATIONS}.openai_sandbox"),

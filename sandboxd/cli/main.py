@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("run", "execution.run", "run one command in the sandbox"),
     ("session", "execution.session", "start, list and end sessions, whose commands share /tmp, localhost and grants"),
+    ("ui", "ui.ui_command", "show all of it in this terminal, and decide"),
     ("ps", "execution.ps", "list the commands that run, with ports, processor time and memory"),
     ("kill", "execution.kill", "end running commands"),
     ("status", "control.status", "show the running daemon, its settings, sessions and layers"),

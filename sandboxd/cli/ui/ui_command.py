@@ -1,0 +1,37 @@
+"""`sandboxd ui`: the screen, where its library is installed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from sandboxd.cli.arguments import NO_AUTOSTART, Help, Option, UsageError
+from sandboxd.cli.daemon_client import no_words
+from sandboxd.cli.output import fail
+
+HELP = Help(
+    "ui [--cwd DIR]",
+    """Show sessions, questions, what was blocked, the policy and the layers in this terminal, and decide.
+
+Keys 1 to 5 choose a view, ? lists the keys of a view, q ends. It needs the extra ui: pip install 'sandboxd[ui]'.""",
+    (Option("--cwd", "show the policy of this directory (default: the current one)", value="DIR"), NO_AUTOSTART),
+    ("ui",),
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parsed = HELP.read(arguments)
+    no_words(parsed)
+    cwd = os.path.abspath(parsed.get("cwd") or ".")
+    if not os.path.isdir(cwd):
+        raise UsageError(f"--cwd: {cwd} is not a directory")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("ui needs a terminal", "programs use the socket; for a status bar: sandboxd status --line")
+    try:
+        from sandboxd.cli.ui.app import Screens
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("textual", "rich"):
+            raise
+        return fail("sandboxd ui needs the package textual, which is not installed", "pip install 'sandboxd[ui]'")
+    return Screens(cwd, autostart="no_autostart" not in parsed).run() or 0
