@@ -10,8 +10,8 @@ writes one byte to it, which proves that the profile was applied. It passes sign
 A single file, standard library only, without site packages: it is on the path of every command. Messages are lines. To
 the daemon: `ticket T`, `started PID`, `failed REASON`, `exit STATUS`, `signal N`. From the daemon:
 `go GRACE_MS [terminal]`, `term`, `kill`. With `terminal` the command gets a pseudo-terminal of its own, and the
-supervisor relays: where a profile cannot refuse TIOCSTI, a command types into nothing else. A daemon that goes away takes
-the network with it; the command goes on."""
+supervisor relays: where a profile cannot refuse TIOCSTI, a command types into nothing else. A daemon that goes away
+takes the network with it; the command goes on."""
 
 from __future__ import annotations
 
