@@ -43,7 +43,7 @@ def placing(
     base: str,
     machine: Platform,
     name_files: tuple[tuple[str, str], ...],
-    trust_directory: str,
+    trust: CertificateTrust,
     private: Callable[[], tuple[str, ...]],
 ) -> Callable[..., Place]:
     """Return a function that makes the place of a command."""
@@ -60,11 +60,11 @@ def placing(
             mask_file=mask_file,
             temporary_base=base,
             private=private(),
-            daemon_paths=machine.daemon_paths(),
+            daemon_paths=(*machine.daemon_paths(), *trust.own.guarded),
             overlays=machine.overlays(session_tmp, home),
             captured=machine.captures(),
             name_files=name_files,
-            trust_directory=trust_directory,
+            trust_directory=trust.directory,
         )
 
     return place

@@ -17,7 +17,7 @@ from functools import partial
 from structlog.typing import FilteringBoundLogger
 
 from sandboxd.app.commands import explaining, explaining_sockets, make_proxies_of, placing, put_commands_first
-from sandboxd.app.configuration import DaemonConfig
+from sandboxd.app.configuration import DaemonConfig, own_trust
 from sandboxd.app.crash_records import crash_entries
 from sandboxd.app.handover import DaemonRecord, Predecessor, RunningDaemon, TakingOver
 from sandboxd.app.platform import Assemble, BackendContext, Platform
@@ -320,7 +320,8 @@ class _Steps:
         proxies = read_environment(config.environment)
         kept = () if directories.kept == directories.base.path else (directories.kept,)
         credentials = CredentialStore(config.environment)
-        trust = CertificateTrust(os.path.join(temporary.path, "trust"))
+        own = own_trust(config.environment, (config.home, programs.home_of_the_user()))
+        trust = CertificateTrust(os.path.join(temporary.path, "trust"), own)
         await trust.resume(() if self.earlier is None else self.earlier.authorities)
         name_files = await asyncio.to_thread(_write_name_files, temporary.path, self.earlier is not None)
         place = placing(
@@ -329,7 +330,7 @@ class _Steps:
             directories.base.path,
             platform,
             name_files,
-            trust.directory,
+            trust,
             lambda: (*observers.audit.directories(), os.path.join(config.home, STATE_DIRECTORY), *kept),
         )
         closed_ports = ClosedPorts()

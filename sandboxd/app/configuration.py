@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import pwd
+import ssl
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from sandboxd.errors import CallerError, HostError
 from sandboxd.host.directories import TEMPORARY_PARENT
 from sandboxd.policy.display import neutralise
 from sandboxd.rpc.socket import ListeningSocket, take_passed
+from sandboxd.runtime.certificate_trust import OwnTrust
 from sandboxd.settings.files.trust import OpenedPlaces, opened_file
 from sandboxd_client import programs
 from sandboxd_client.wire.location import LocationError, socket_path
@@ -105,6 +107,20 @@ def _home(environment: Mapping[str, str]) -> str:
             hint=f"start it with: HOME={real} sandboxd serve",
         )
     return home
+
+
+def own_trust(environment: Mapping[str, str], homes: Iterable[str]) -> OwnTrust:
+    """Return the certificate authorities that the daemon believes: those of its environment, else of the system.
+
+    Files that no command can write are believed. Others are too, unless commands could write them: every sandbox
+    protects them from now on."""
+    default = ssl.get_default_verify_paths()
+    file = environment.get("SSL_CERT_FILE") or default.openssl_cafile
+    directories = (environment.get("SSL_CERT_DIR") or default.openssl_capath).split(":")
+    paths = tuple(os.path.abspath(path) for path in (file, *directories) if path and os.path.exists(path))
+    guarded = tuple(path for path in paths if programs.why_writable(path))
+    ways = [os.path.dirname(place) for path in guarded for place, _ in programs.places_on(path)]
+    return OwnTrust(paths, guarded, programs.opened_place((*guarded, *ways), homes) if guarded else "")
 
 
 def parse_pins(texts: Sequence[str]) -> dict[str, list[str]]:

@@ -6,10 +6,11 @@ goes on with its own when the list changes. Bundles hold no secret; they lie in 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
-import ssl
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from sandboxd.errors import HostError
 from sandboxd.plan.trust import SYSTEM_BUNDLES, bundle_path, callers_files, terminated_hosts
@@ -24,11 +25,23 @@ MOST_BUNDLES = 1024
 _CERTIFICATE = re.compile(rb"-----BEGIN ((?:TRUSTED |X509 )?CERTIFICATE)-----[A-Za-z0-9+/=\s]{1,65536}-----END \1-----")
 
 
+@dataclass(frozen=True, slots=True)
+class OwnTrust:
+    """Files and directories of authorities that the daemon believes.
+
+    Sandboxes protect those of `guarded`. Commands could write `opened`, if it is not empty."""
+
+    paths: tuple[str, ...] = ()
+    guarded: tuple[str, ...] = ()
+    opened: str = ""
+
+
 class CertificateTrust:
     """The authorities of one daemon."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, own: OwnTrust) -> None:
         self.directory = directory
+        self.own = own
         self._authorities: dict[tuple[str, ...], Authority] = {}
         self._written: dict[str, tuple[object, ...]] = {}
         self._lock = asyncio.Lock()
@@ -53,7 +66,18 @@ class CertificateTrust:
     async def resume(self, records: Sequence[AuthorityRecord]) -> None:
         """Take over the authorities of an earlier daemon, for its running commands."""
         for record in records:
-            self._authorities[record.hosts] = await asyncio.to_thread(Authority, (), record)
+            with contextlib.suppress(HostError):  # these commands reach no such host until they start again
+                self._authorities[record.hosts] = await asyncio.to_thread(Authority, (), self._believed(), record)
+
+    def _believed(self) -> tuple[str, ...]:
+        """Return what the daemon verifies servers with. Raises HostError."""
+        if self.own.opened:
+            raise HostError(
+                "tls_trust_opened",
+                f"servers are not verified with {', '.join(self.own.guarded)}: commands could write {self.own.opened}",
+                hint="start it with: SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt sandboxd serve",
+            )
+        return self.own.paths or (_system_bundle(()),)
 
     def _prepare(self, network: NetworkPolicy, hosts: tuple[str, ...], files: tuple[str, ...]) -> None:
         os.makedirs(self.directory, mode=0o755, exist_ok=True)
@@ -65,7 +89,7 @@ class CertificateTrust:
         found = self._authorities.pop(hosts, None)
         if found is None:
             patterns = [rule.pattern for rule in network.tls_terminate]
-            found = Authority(patterns)
+            found = Authority(patterns, self._believed())
         self._authorities[hosts] = found
         while len(self._authorities) > MOST_AUTHORITIES:
             del self._authorities[next(iter(self._authorities))]
@@ -73,7 +97,7 @@ class CertificateTrust:
 
     def _write(self, path: str, authority: Authority, files: tuple[str, ...]) -> None:
         """Write a bundle, unless it is as its sources are now. A new one replaces the name, so commands keep theirs."""
-        system = _system_bundle()
+        system = _system_bundle(self.own.paths)
         sources = (system, *files)
         state = (authority, *map(_state, sources))
         if self._written.get(path) == state:
@@ -96,11 +120,10 @@ class CertificateTrust:
         self._written[path] = state
 
 
-def _system_bundle() -> str:
+def _system_bundle(own: Sequence[str]) -> str:
     """Return the file of the machine's authorities: that of the daemon's environment, or of the system."""
-    named = ssl.get_default_verify_paths().cafile
-    for path in (named, *SYSTEM_BUNDLES):
-        if path and os.path.isfile(path):
+    for path in (*own, *SYSTEM_BUNDLES):
+        if os.path.isfile(path):
             return path
     raise HostError(
         "tls_no_authorities",

@@ -125,6 +125,7 @@ ELSEWHERE = {
     "end it with: sandboxd stop": "tests/daemon/test_serve.py",
     "start your own with: sandboxd serve": "tests/rpc/test_peer.py: only another user sees it",
     "start it again with: sandboxd serve": "tests/daemon/test_serve.py",
+    "start it with: SSL_CERT_FILE": "tests/enforce/test_requests_seen.py",
     "start it with: sandboxd serve": "tests/daemon/test_serve.py",
     "try: sandboxd serve": "tests/client/test_starting.py",
     "start a daemon with: sandboxd run true": "tests/cli/control/test_logs.py",

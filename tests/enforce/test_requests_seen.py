@@ -103,3 +103,31 @@ def test_the_command_trusts_no_more_than_listed_hosts(daemon: DaemonProcess, sec
     done = daemon.run("run", "--", sys.executable, "-c", program)
     assert done.stdout == "False\n2 1\n", done.stderr
     assert "sandboxd" not in Path("/etc/ssl/certs/ca-certificates.crt").read_text()
+
+
+def test_no_command_chooses_whom_the_daemon_believes(
+    start_daemon: StartDaemon, identity: Identity, secure_origin: Origin
+) -> None:
+    """Authorities in a project are protected there; once commands could write the place, they are not believed."""
+    trusted = identity.write(identity.workspace / "ca.pem", (TLS / "ca.pem").read_text())
+    network = {"requests": RULES, "tls": {"terminate": ["ok.test"]}, "strictAllowlist": True}
+    start = {
+        "settings": {"sandbox": {"network": network}},
+        "resolve": {"ok.test": "127.0.0.1"},
+        "env": {"SSL_CERT_FILE": str(trusted)},
+    }
+    base = secure_origin.url("ok.test", "/me/a").replace("http:", "https:")
+    daemon = start_daemon(**start)  # type: ignore[arg-type]
+    done = daemon.run(
+        "run", "-c", f"curl -sS -o /dev/null {base}; echo > ca.pem; rm -f ca.pem; mv ca.pem b; echo > beside"
+    )
+    assert trusted.read_text() == (TLS / "ca.pem").read_text(), done.stderr
+    assert (identity.workspace / "beside").exists() and len(secure_origin.requests) == 1, done.stderr
+    daemon.stop()
+    daemon = start_daemon(**start)  # type: ignore[arg-type]
+    done = daemon.run("run", "--", "true")
+    assert done.returncode == 125 and "commands could write" in done.stderr, done.stderr
+    daemon.stop()
+    advised = {"SSL_CERT_FILE": "/etc/ssl/certs/ca-certificates.crt"}
+    done = start_daemon(**start | {"env": advised}).run("run", "--", "true")  # type: ignore[arg-type]
+    assert done.returncode == 0, done.stderr

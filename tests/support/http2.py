@@ -211,4 +211,3 @@ async def _finish_echo(peer: Peer, number: int, message: Message) -> None:
         await peer.send(number, bytes(message.body), end=False)
         peer.conn.send_headers(number, [("x-size", str(message.size))], end_stream=True)
         peer.flush()
-

@@ -180,6 +180,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("placeholder_taken", HOST, "a program keeps creating and removing a protected name"),
     ("tls_unavailable", HOST, "TLS cannot end in the proxy, since the extra tls is not installed"),
     ("tls_no_authorities", HOST, "this machine has no file of certificate authorities"),
+    ("tls_trust_opened", HOST, "commands could write the certificate authorities that the daemon believes"),
     ("tls_bundle", HOST, "a file of certificate authorities cannot be written"),
     ("tls_bundles_too_many", HOST, "too many files of certificate authorities are in use"),
     ("temporary_directory", HOST, "a temporary directory cannot be created or used"),

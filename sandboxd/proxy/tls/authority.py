@@ -44,11 +44,14 @@ class AuthorityRecord:
 
 
 class Authority:
-    """An authority for the hosts of some patterns. Raises HostError `tls_unavailable` without its library."""
+    """An authority for the hosts of some patterns. Raises HostError `tls_unavailable` without its library.
+
+    `believed` are the files and directories of authorities that servers are verified with, by default the system's."""
 
     def __init__(
         self,
         hosts: Sequence[HostPattern],
+        believed: Sequence[str] = (),
         record: AuthorityRecord | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -65,7 +68,7 @@ class Authority:
         self.certificate = self._certificate.public_bytes(serialization.Encoding.PEM).decode()
         """The certificate that commands trust, as PEM."""
         offers: tuple[tuple[str, ...], ...] = ((HTTP1,), (HTTP2,), (HTTP2, HTTP1))
-        self._client_contexts = {offered: _client_context(offered) for offered in offers}
+        self._client_contexts = {offered: _client_context(believed, offered) for offered in offers}
 
     @property
     def record(self) -> AuthorityRecord:
@@ -143,8 +146,18 @@ _USAGES: Final = (
 )  # fmt: skip
 
 
-def _client_context(offered: Sequence[str]) -> ssl.SSLContext:
-    context = ssl.create_default_context()
+def _client_context(believed: Sequence[str], offered: Sequence[str]) -> ssl.SSLContext:
+    """Make the client's side of TLS. Raises HostError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if believed else ssl.create_default_context()
+    for path in believed:
+        try:
+            context.load_verify_locations(**{"capath" if os.path.isdir(path) else "cafile": path})
+        except OSError as error:
+            raise HostError(
+                "tls_no_authorities",
+                f"{path} cannot be read as certificate authorities: {error.strerror or error}",
+                hint="correct SSL_CERT_FILE of the daemon, and run: sandboxd restart",
+            ) from None
     context.set_alpn_protocols(offered)
     return context
 
