@@ -61,6 +61,8 @@ ROWS = [
         beside=said(f"sandboxd explain path --write {TMP}-other", "by /tmp")),
     Row("the home directory is read-only in the sandbox: {allow}", explained("path --write ~/notes"),
         beside=explained("path --write ~/others")),
+    Row("to keep changes for the session alone", "sandboxd run -c 'mkdir ~/.config/tool'",
+        before="mkdir -p ~/.config", typed="sandboxd settings .*", beside="ls ~/.config/tool"),
     Row("if it may be read: sandboxd allow path --read {path}", explained("path ~/hidden/x"),
         {"sandbox": {"filesystem": {"denyRead": ["~/hidden"]}}}, beside=explained("path ~/hidden/y")),
     Row("remove the rule {rule}, which denies exactly this path", explained("path ~/hidden"),

@@ -81,6 +81,7 @@ _ABOVE_CACHES = "|".join(
     sorted({re.escape(path[: slash.start()]) for path in _CACHE_DIRECTORIES for slash in re.finditer("/", path)})
 )
 _MANY_PROGRAMS = r"~(/\.(config|local(/share|/state)?)|/Library(/Application Support)?|/\.var)?"
+_OF_A_PROGRAM = r"~/\.(config|cache|local)/.+"
 _SHARED_STORES = (
     (r"\.jj/repo", "the pointer file .jj/repo"),
     (r"\.hg", "the pointer file .hg/sharedpath"),
@@ -194,10 +195,13 @@ HINTS: tuple[Hint, ...] = (
     ),
     # programs among caches, protected or in no preset
     *(Hint(_WRITE, rf"~/({pattern})(/.*)?", _PROGRAM_TEXT + instead) for pattern, instead in _PROGRAM_CACHES),
-    Hint(
-        _WRITE, _ANY,
-        "it is protected, because a program outside the sandbox obeys it: change it outside the sandbox",
-        reasons=(Reason.PATH_PROTECTED,),
+    *(
+        Hint(
+            _WRITE, target,
+            f"it is protected, because a program outside the sandbox obeys it: change it outside the sandbox{more}",
+            reasons=(Reason.PATH_PROTECTED,),
+        )
+        for target, more in ((_OF_A_PROGRAM, f"; or {_HOME_TEXT}"), (_ANY, ""))
     ),
     # rules
     Hint(
@@ -216,7 +220,7 @@ HINTS: tuple[Hint, ...] = (
     ),
     Hint(
         _WRITE, r"(?P<path>~/(\.cache|Library/Caches)/[^/]+)(/.*)?",
-        "a cache that may hold programs which run outside the sandbox; if it holds none: {allow}",
+        f"a cache that may hold programs which run outside the sandbox; if it holds none: {{allow}}; or {_HOME_TEXT}",
     ),
     Hint(_READ, _ANY, "if it may be read: sandboxd allow path --read {path}", reasons=(Reason.PATH_DENIED,)),
     # stores that a pointer file of another directory leads to
@@ -229,9 +233,9 @@ HINTS: tuple[Hint, ...] = (
         for store, pointer in _SHARED_STORES
     ),
     # places
-    Hint(
-        _WRITE, r"~/.*",
-        "the home directory is read-only in the sandbox: {allow}",
+    *(
+        Hint(_WRITE, target, f"the home directory is read-only in the sandbox: {{allow}}{more}")
+        for target, more in ((_OF_A_PROGRAM, f"; or {_HOME_TEXT}"), (r"~/.*", ""))
     ),
     Hint(
         _WRITE, r"/(var/)?tmp(/.*)?",
