@@ -94,31 +94,34 @@ PERSON = {
     "a link": ("mkdir t.e; echo mine > t.e/x; ln -s t.e .idea", ".idea"),
 }
 TRIES = """
-while ! test -e go; do sleep 0.02; done
-for name in $NAMES; do
-    (echo theirs > $name; rm $name; mv $name away; chmod 777 $name; ln -s f $name) 2>/dev/null
-    cat $name/x $name 2>/dev/null
+until test -e made; do
+    for name in $NAMES; do
+        (echo theirs > $name; rm $name; mv $name away; chmod 777 $name; ln -s f $name) 2>/dev/null
+        (rm $name/*.json; echo x >> $name/settings.json) 2>/dev/null
+    done
+    touch tried
 done
-touch tried; while ! test -e end; do sleep 0.02; done; cat .mcp.json
+touch over; until test -e end; do sleep 0.02; done; cat .mcp.json
 """
 
 
 def test_what_a_person_makes_meanwhile_is_theirs(daemon: DaemonProcess) -> None:
-    """It is read-only inside at once, stays, and is not reported as the command's."""
+    """From the first moment it cannot be changed inside, stays, and is not reported as the command's."""
     identity, work = daemon.identity, daemon.identity.workspace
     names = " ".join(dict.fromkeys(name for _, name in PERSON.values()))
-    client = daemon.popen(
-        "run", "-c", f"touch begun; NAMES='{names}'; {TRIES}", stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    wait_until((work / "begun").exists, "the command runs")
+    client = daemon.popen("run", "-c", f"NAMES='{names}'; {TRIES}", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    wait_until((work / "tried").exists, "the command tries")
     for line, name in PERSON.values():
-        identity.run(["sh", "-c", line], cwd=work)
+        identity.run(["sh", "-ec", line], cwd=work)
         assert (work / name).exists(), line
         top = work / name.split("/")[0]
         wait_until(partial(is_mounted_inside, client.pid, top), f"{top} is closed")
-    identity.run(["touch", "go"], cwd=work)
-    wait_until((work / "tried").exists, "the command has tried all of them")
+    for _ in range(20):
+        identity.run(["sh", "-ec", "echo mine > t.tmp; mv t.tmp .mcp.json; cat .mcp.json"], cwd=work, check=True)
+    identity.run(["touch", "made"], cwd=work)
+    wait_until((work / "over").exists, "the command has tried all of them")
     assert {(work / name).read_text() for _, name in PERSON.values() if name != ".idea"} == {"mine\n"}
+    assert os.readlink(work / ".idea") == "t.e" and os.listdir(work / ".vscode") == ["settings.json"]
     identity.run(["sh", "-c", "echo anew > t.tmp; mv t.tmp .mcp.json; touch end"], cwd=work)
     out, err = client.communicate()
     assert client.returncode == 0 and out.endswith(b"anew\n"), err

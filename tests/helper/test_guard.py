@@ -13,7 +13,7 @@ from typing import Any
 from sandboxd.backends.linux.helper.launch_configuration import Guard, LaunchConfiguration
 from sandboxd.backends.linux.helper.notifications import MadeName, RefusedCall
 from sandboxd.backends.linux.helper.supervision import flags_of
-from sandboxd.backends.linux.landlock.confinement import MAKES, TABLE
+from sandboxd.backends.linux.landlock.confinement import LENT, TABLE
 from sandboxd.backends.linux.seccomp.filter import build_filter
 from sandboxd.plan.plan import Supervision
 
@@ -39,7 +39,7 @@ def start(
     workspace = os.fsencode(launch.identity.workspace)
     zones = (workspace, *(os.fsencode(one) for one in options[1::3]))
     confinement = replace(TABLE[0].confinement, roots=(b"/tmp", b"/dev", b"/proc"))
-    granted = confinement.granted & ~MAKES
+    granted = confinement.granted & ~LENT
     if broken:  # the same directory for Landlock, and another mount for the helper
         options, zones = (*options, "--bind", str(launch.identity.workspace), "/tmp/alias"), (b"/tmp/alias",)
     if native:
@@ -135,14 +135,79 @@ def test_a_guarded_name_is_made_in_no_way(launch: Launcher) -> None:
     assert {one.errno for one in events if isinstance(one, RefusedCall)} == {EACCES}
 
 
+THERE = {
+    # what a person has made meanwhile, before any mount closes it
+    "open('.mcp.json', 'w')": EACCES,
+    "open('.mcp.json', 'r+')": EACCES,
+    "open('.mcp.json', 'a')": EACCES,
+    "os.open('.mcp.json', os.O_TRUNC)": EACCES,
+    "open('link', 'r+')": EACCES,
+    "open(f'/dev/fd/{os.open(\".mcp.json\", 0)}', 'w')": EACCES,
+    "os.truncate('.mcp.json', 0)": EACCES,
+    "os.chmod('.mcp.json', 0o777)": EACCES,
+    "os.utime('.mcp.json')": EACCES,
+    "os.unlink('.mcp.json')": EACCES,
+    "os.rmdir('.vscode')": EACCES,
+    "os.unlink('.vscode/settings.json')": EACCES,
+    "os.unlink('.vscode/none')": errno.ENOENT,
+    "os.rmdir('.vscode/none')": errno.ENOENT,
+    "os.rmdir('.vscode/folder', dir_fd=os.open('.', 0))": EACCES,
+    "open('.vscode/settings.json', 'w')": EACCES,
+    "os.open('.vscode', os.O_TMPFILE | os.O_RDWR)": EACCES,
+    "os.rename('.mcp.json', 'moved')": EBUSY,
+    "os.rename('.vscode', 'dir/moved')": EBUSY,
+    "os.rename('.vscode/settings.json', 'moved')": EBUSY,
+    "os.rename('file', '.mcp.json')": EACCES,
+    "os.rename('none', '.mcp.json')": errno.ENOENT,
+    "renameat2('file', '.mcp.json', 2)": EACCES,
+    "renameat2('.mcp.json', 'file', 2)": EBUSY,
+    "os.rename('deep', 'moved')": EBUSY,
+    "os.rename('deep/.git', 'moved')": EBUSY,
+    "os.rename('deep/.git/hooks/x', 'moved')": EBUSY,
+    "os.link('.mcp.json', 'moved')": EACCES,
+    "os.link('/proc/self/cwd/.mcp.json', 'moved')": EACCES,
+    "os.link('.vscode/settings.json', 'moved')": EACCES,
+    "os.link('file', '.mcp.json')": errno.EEXIST,
+    # and beside it
+    "open('.mcp.json').close()": 0,
+    "os.listdir('.vscode')": 0,
+    "open('file', 'r+').close()": 0,
+    "os.truncate('file', 0)": 0,
+    "os.link('file', 'second')": 0,
+    "os.unlink('second')": 0,
+    "os.rmdir('plain')": 0,
+    "os.unlink('deep/.git/config')": 0,
+    "os.unlink('.gitmodules')": errno.ENOENT,
+}
+
+
+def test_what_a_person_makes_is_changed_in_no_way(launch: Launcher) -> None:
+    work = launch.identity.workspace
+    there = ".mcp.json", ".vscode/settings.json", "deep/.git/hooks/x", "deep/.git/config"
+    make = "; ".join(f"mkdir -p {os.path.dirname(name) or '.'}; echo mine > {name}" for name in there)
+    launch.identity.run(["sh", "-ec", f"{make}; mkdir .vscode/folder"], cwd=work)
+    sandbox = start(launch, TRY, json.dumps(list(THERE)), names=(*NAMES, ".gitmodules"))
+    events = sandbox.rest()
+    status, out, err = sandbox.finish()
+    assert (status, json.loads(out)) == (0, THERE), err
+    assert {(work / name).read_text() for name in there[:3]} == {"mine\n"} and not os.path.lexists(work / "moved")
+    reported = {os.path.relpath(one.path, work): one.errno for one in events if isinstance(one, RefusedCall)}
+    assert reported.keys() >= {".mcp.json", ".vscode/settings.json", ".vscode", ".vscode/folder"}
+
+
 def test_a_broken_helper_makes_nothing(launch: Launcher) -> None:
     """The kernel refuses by itself what a helper lets go on; all else works."""
     script = TRY.replace('os.mkdir("dir")', "os.chdir('/tmp'); os.mkdir('dir')")
-    calls = [f"os.mkdir({str(launch.identity.workspace / name)!r})" for name in (".vscode", "other")]
-    assert tried(launch, script, json.dumps([*calls, "os.mkdir('new')"]), broken=True) == {
-        calls[0]: EACCES, calls[1]: EACCES, "os.mkdir('new')": 0,
-    }  # fmt: skip
-    assert list(launch.identity.workspace.iterdir()) == []
+    work = launch.identity.workspace
+    launch.identity.run(["sh", "-c", "echo mine > old; mkdir empty"], cwd=work)
+    calls = [f"os.mkdir({str(work / name)!r})" for name in (".vscode", "other")]
+    calls += [f"os.unlink({str(work / 'old')!r})", f"os.rmdir({str(work / 'empty')!r})"]
+    calls += [f"open({str(work / 'old')!r}, {how!r})" for how in ("w", "r+")]
+    calls += [f"os.truncate({str(work / 'old')!r}, 0)"]
+    allowed = ["os.mkdir('new')", "open('new/a', 'w').close()", "open('new/a', 'r+').close()", "os.unlink('new/a')"]
+    expected = {**dict.fromkeys(calls, EACCES), **dict.fromkeys(allowed, 0)}
+    assert tried(launch, script, json.dumps([*calls, *allowed]), broken=True) == expected
+    assert (work / "old").read_text() == "mine\n" and len(os.listdir(work)) == 2
 
 
 CONFINED = """
@@ -343,3 +408,40 @@ print(json.dumps([tried[0] > 100, os.path.lexists(guarded)]))
 def test_swapped_paths_and_directories_make_nothing(launch: Launcher) -> None:
     for broken in (False, True):
         assert tried(launch, SWAP, broken=broken) == [True, False]
+
+
+CHANGING = (
+    SWAP[: SWAP.index("    for call in (")]
+    + """
+    for call in (lambda: libc.unlink(name), lambda: libc.rmdir(name), lambda: libc.truncate(name, 0),
+                 lambda: libc.rename(name, root + b"/moved"), lambda: libc.renameat2(-100, name, -100, b"away", 2),
+                 lambda: libc.open(name, os.O_WRONLY), lambda: libc.open(name, os.O_RDWR | os.O_TRUNC),
+                 lambda: libc.open(name, os.O_WRONLY | os.O_CREAT), lambda: libc.link(name, root + b"/moved"),
+                 lambda: libc.unlink(b".mcp.json"), lambda: libc.open(b".mcp.json", os.O_RDWR),
+                 lambda: libc.unlinkat(fd, b".mcp.json", 0), lambda: libc.openat(fd, b".mcp.json", os.O_RDWR),
+                 lambda: libc.unlink(b"/tmp/link/.mcp.json"), lambda: libc.open(b"/tmp/link/.mcp.json", os.O_RDWR)):
+        for place in (root + b"/.mcp.jsoX", b"/tmp/safe/.mcp.json"):
+            try: open(place, "w").close()
+            except OSError: pass
+        made = call(); tried[0] += 1
+        if made > 100:
+            at = os.readlink(f"/proc/self/fd/{made}"); os.close(made)
+            assert at.encode() != guarded, at
+        remove(root + b"/moved")
+threads = [repeat(swap) for swap in (swap_bytes, swap_descriptors, swap_links, swap_directories)]
+threads += [repeat(calls) for _ in range(6)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(json.dumps([tried[0] > 100, os.path.lexists(guarded)]))
+"""
+)
+
+
+def test_swapped_paths_change_nothing_of_a_persons(launch: Launcher) -> None:
+    work = launch.identity.workspace
+    launch.identity.run(["sh", "-c", "echo mine > .mcp.json"], cwd=work)
+    before = (work / ".mcp.json").stat()
+    for broken in (False, True):
+        assert tried(launch, CHANGING, broken=broken) == [True, True]
+        after = (work / ".mcp.json").stat()
+        assert (after.st_ino, after.st_mtime_ns, after.st_size) == (before.st_ino, before.st_mtime_ns, 5)

@@ -54,6 +54,8 @@ for way, most in (("O_RDONLY", 1), ("O_WRONLY", 1), ("O_RDWR", 2)):
         for one in some: flags |= getattr(os, one)
         for target in TARGETS:
             note(f"open {target} {way} {' '.join(some)}", lambda: os.open(target, flags, 0o666))
+            old = flags & ~os.O_CREAT
+            if len(some) < 2: note(f"open old {target} {way} {' '.join(some)}", lambda: os.open(target, old, 0o666))
 # names
 PATHS = ("absent", "absent/", "absent/.", "absent/..", "", ".", "..", "/", "file", "file/", "dir", "dir/", "link",
          "link/", "dangling", "dangling/", "loop/x", "file/x", "none/x", "dirlink/x", "dirlink/", "n" * 255, "n" * 256,
@@ -68,7 +70,8 @@ MAKE = {
     "linklink": lambda path: os.link("link", path, follow_symlinks=False),
     "linknone": lambda path: os.link("none", path), "rename": lambda path: os.rename("file", path),
     "renamedir": lambda path: os.rename("dir", path), "renamelink": lambda path: os.rename("link", path),
-    "away": lambda path: os.rename(path, "new"), "creat": lambda path: os.open(path, os.O_CREAT | os.O_WRONLY),
+    "away": lambda path: os.rename(path, "new"), "unlink": os.unlink, "rmdir": os.rmdir,
+    "truncate": lambda path: os.truncate(path, 1), "creat": lambda path: os.open(path, os.O_CREAT | os.O_WRONLY),
 }
 for (verb, make), path in itertools.product(MAKE.items(), PATHS):
     note(f"{verb} {path[:20]} {len(path)}", lambda: make(path))
@@ -115,7 +118,8 @@ def closed(verb, mode):
     os.chmod("dir", mode)
     try: return MAKE[verb]("dir/x")
     finally: os.chmod("dir", 0o755)
-for verb, mode in itertools.product(("mkdir", "creat", "link", "rename", "symlink"), (0, 0o100, 0o300, 0o500, 0o600)):
+VERBS, MODES = ("mkdir", "creat", "link", "rename", "symlink", "unlink", "truncate"), (0, 0o100, 0o300, 0o500, 0o600)
+for verb, mode in itertools.product(VERBS, MODES):
     note(f"{verb} in {mode:o}", lambda: closed(verb, mode))
 # limits
 def full():
@@ -129,6 +133,12 @@ def in_turn(): # the lowest number, as the kernel gives it
     os.close(first); new = os.open("absent", os.O_CREAT | os.O_RDWR); os.close(new); os.close(last)
     return new - first
 note("the lowest number", in_turn)
+def again(path, flags):
+    fd = os.open("file", os.O_RDWR); old = os.dup(1); os.dup2(fd, 1); os.close(fd); os.symlink("/dev/stdout", "log")
+    try: return os.close(os.open(path, flags | os.O_TRUNC))
+    finally: os.dup2(old, 1); os.close(old)
+for path in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "log"):
+    for flags in (os.O_WRONLY, os.O_RDWR | os.O_CREAT): note(f"a file as {path} {flags}", lambda: again(path, flags))
 for path in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "/dev/null", "/dev/tty", "/dev/full", "/dev/stdin"):
     note(f"open {path}", lambda: os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOCTTY))
 def bound(): socket.socket(socket.AF_UNIX).bind("absent")
@@ -137,8 +147,8 @@ print(json.dumps(seen))
 """
 KNOWN = {
     "no descriptor left": "the file is made before its descriptor is refused",
-    "open file O_.* O_NOFOLLOW.*": "F_GETFL shows no O_NOFOLLOW on a file that was there",
-    r"away (\.\./)+.*": "a name that is not there is ENOENT in a read-only place, too",
+    "open (old )?(file|fifo) O_.* O_NOFOLLOW.*": "F_GETFL shows no O_NOFOLLOW on what was there",
+    r"(away|unlink|rmdir) (\.\./)+.*": "a name that is not there is ENOENT in a read-only place, too",
 }
 """Labels, and why they differ."""
 

@@ -257,5 +257,6 @@ long confine_zones(long set);
 enum { FREE, GUARDED, LEADS_TO_ONE };
 
 int relation_of(const char *path);
+int is_guarded(long fd); /* its path, into `found` */
 long on_behalf(const struct seccomp_notif *asked, const struct shape *shape, long *from, long to, uint64_t flags);
 long on_rights(const struct seccomp_notif *asked);

@@ -1,14 +1,16 @@
-/* Names that stay absent, with nothing mounted or made for them.
- * THEORY OF OPERATION. Landlock lets the command make, link or move no name below the mounts of the zone; that holds
- * whatever a thread does to a path meanwhile, and whatever fails here. So each such call of the command waits for init,
- * which makes it on the caller's behalf: its path is copied once, the directory resolved to a descriptor, the name
- * compared with those that are guarded, and the call made relative to that descriptor. What is not in the zone, or not
- * understood, goes on in the caller, and the kernel gives the true answer. Only init makes names in the zone, one after
- * the other; so no directory can be moved between the comparison and the call.
+/* Names that stay absent, with nothing mounted or made for them, or as a person makes them meanwhile.
+ * THEORY OF OPERATION. Landlock lets the command make, link, move or remove no name and open no file for writing below
+ * the mounts of the zone; that holds whatever a thread does to a path meanwhile, and whatever fails here. So each such
+ * call of the command waits for init, which makes it on the caller's behalf: its path is copied once, the directory
+ * resolved to a descriptor, the name compared with those that are guarded, and the call made relative to that
+ * descriptor. What is not in the zone, or not understood, goes on in the caller, and the kernel gives the true answer.
+ * Of what the command does only init makes names in the zone, one after the other; so no directory can be moved between
+ * the comparison and the call.
  * PROMISES
- *  1. At and below a guarded name nothing is made; on the way to one a directory may be made, and not moved.
+ *  1. At and below a guarded name nothing is made, removed or written; on the way to one a directory may be made, and
+ *     not moved.
  *  2. Only on mounts of the zone is anything done here, and nothing for a program that has confined itself (Landlock).
- *  3. Nothing is done for a caller that has been interrupted. No FIFO, device or leased file is opened here.
+ *  3. Nothing is done for a caller that has been interrupted. What has to wait (a FIFO, a lease) waits in a child.
  *  4. A name is made with the mask of the caller, kept in its limit of locks, which the kernel inherits as the mask. */
 #include <fcntl.h>
 #include <linux/openat2.h>
@@ -80,15 +82,24 @@ int relation_of(const char *path) {
     return relation;
 }
 
+static int is_zone(uint64_t mount) {
+    uint32_t n = 0;
+    while (n < guard->zones && mounts[n] != mount) {
+        n++;
+    }
+    return n < guard->zones;
+}
+
 /* /proc/self and the like mean the caller's. */
 static uint64_t as_callers(uint32_t thread, char *whole) {
-    static const char *const heads[] = {"/dev/fd/", "/proc/self/", "/proc/thread-self/"};
+    static const char *const heads[] = {"/dev/stdin", "/dev/stdout", "/dev/stderr",
+                                        "/dev/fd/",   "/proc/self/", "/proc/thread-self/"};
     for (unsigned n = 0; n < sizeof heads / sizeof *heads; n++) {
         char copy[PATH];
         const char *rest = after(heads[n], whole);
-        if (rest && length_of(rest) < PATH - 32) {
-            put(copy, rest);
-            put(put(put(put(whole, "/proc/"), decimal(thread)), n ? "/" : "/fd/"), copy);
+        if (rest && length_of(rest) < PATH - 32 && (n > 2 || !*rest)) {
+            put(copy, n > 2 ? rest : decimal(n));
+            put(put(put(put(whole, "/proc/"), decimal(thread)), n > 3 ? "/" : "/fd/"), copy);
             return RESOLVE_NO_MAGICLINKS;
         }
     }
@@ -97,24 +108,23 @@ static uint64_t as_callers(uint32_t thread, char *whole) {
 
 struct spot {
     long directory;
-    uint64_t mount;
+    uint64_t mount, magic;
     char *name;
     int in_zone, has_slash, relation;
 };
 
 static struct spot spot_of(uint32_t thread, long at, char *whole) {
     struct spot spot = {-1};
-    uint64_t magic = as_callers(thread, whole);
+    spot.magic = as_callers(thread, whole);
     unsigned length = length_of(whole);
     spot.name = last_part(whole);
     spot.has_slash = length != length_of(whole);
-    if (!*spot.name || is_here_or_above(spot.name) || (spot.directory = look_above(at, whole, spot.name, magic)) < 0) {
+    if (!*spot.name || is_here_or_above(spot.name)
+        || (spot.directory = look_above(at, whole, spot.name, spot.magic)) < 0) {
         return spot;
     }
     spot.mount = look_at(spot.directory)->stx_mnt_id;
-    for (uint32_t n = 0; n < guard->zones && !spot.in_zone; n++) {
-        spot.in_zone = mounts[n] == spot.mount;
-    }
+    spot.in_zone = is_zone(spot.mount);
     name_below(spot.directory, spot.name);
     spot.relation = relation_of(found);
     if (spot.has_slash) {
@@ -140,42 +150,71 @@ static void tell_made(const struct seccomp_notif *asked, const struct spot *at, 
     }
 }
 
+static long give(const struct seccomp_notif *asked, long fd, uint64_t flags) {
+    struct seccomp_notif_addfd given = {.id = asked->id,
+                                        .flags = 2 /* SECCOMP_ADDFD_FLAG_SEND */,
+                                        .srcfd = (uint32_t)fd,
+                                        .newfd_flags = (uint32_t)flags & O_CLOEXEC};
+    long error = tell_notifier(SECCOMP_IOCTL_NOTIF_ADDFD, &given);
+    drop(fd);
+    return error < 0 && error != -ENOENT ? error : ANSWERED;
+}
+
+int is_guarded(long there) {
+    return guard && name_of(there, found, PATH) > 0 && relation_of(found) == GUARDED;
+}
+
+/* A file that is there, by its inode: no name is made. */
+static long reopen(const struct seccomp_notif *asked, long there, uint64_t flags) {
+    if (!still_waits(asked->id)) {
+        return ANSWERED;
+    }
+    uint64_t how = (flags & ~(O_CREAT | O_NOFOLLOW)) | O_CLOEXEC;
+    long fd = call(openat, AT_FDCWD, own_link(there), how | O_NONBLOCK), child;
+    if ((fd == -EAGAIN || fd == -ENXIO) && !(flags & O_NONBLOCK)) { /* for a lease, a reader */
+        if ((child = in_a_child(asked, -1, NULL))) {
+            return child < 0 ? child : ANSWERED;
+        }
+        fd = call(openat, AT_FDCWD, own_link(there), how);
+        fd = fd < 0 ? fd : give(asked, fd, flags);
+        exit_with(fd < 0 ? -fd : 0);
+    }
+    if (fd >= 0) {
+        call(fcntl, fd, F_SETFL, flags);
+    }
+    return fd;
+}
+
 /* A descriptor, GOES_ON, ANSWERED or an error. A link at the end is followed: then `from` and the path are its own. */
 static long open_in_zone(const struct seccomp_notif *asked, long *from, uint64_t flags, uint64_t mode) {
     long fd = AGAIN_;
     for (int hop = 0; hop < MOST_HOPS && fd == AGAIN_; hop++) {
         struct spot at = spot_of(asked->pid, *from, path[0]);
-        int may = at.in_zone && !at.has_slash;
+        int may = at.in_zone && !at.has_slash, makes = may && flags & O_CREAT;
         long there = -EINVAL, made = -EEXIST; /* most often it is not there: that is tried before it is looked at */
-        if (may && at.relation != GUARDED && still_waits(asked->id)) {
+        if (makes && at.relation != GUARDED && still_waits(asked->id)) {
             made = call(openat, at.directory, at.name, flags | O_EXCL | O_CLOEXEC, mode);
         }
-        if (may && made == -EEXIST) {
-            there = look(at.directory, at.name, O_NOFOLLOW, 0);
+        if (made == -EEXIST && at.directory >= 0 && !at.has_slash) {
+            there = look(at.directory, at.name, at.magic ? 0 : O_NOFOLLOW, at.magic);
         }
         fd = GOES_ON;
-        int kind = look_at(there)->stx_mode & S_IFMT;
+        const struct statx *is = look_at(there);
+        int kind = is->stx_mode & S_IFMT, is_here = there >= 0 && is_zone(is->stx_mnt_id);
         if (made != -EEXIST) {
             fd = made;
             if (made >= 0) {
                 tell_made(asked, &at, 0);
             }
-        } else if (there >= 0 && flags & O_EXCL) {
+        } else if (makes && there >= 0 && flags & O_EXCL) {
             fd = -EEXIST;
-        } else if (there == -ENOENT || kind == S_IFREG) {
-            fd = at.relation == GUARDED    ? -EACCES
-                 : !still_waits(asked->id) ? ANSWERED
-                 : kind                    ? call(openat, AT_FDCWD, own_link(there),
-                                                  (flags & ~(O_CREAT | O_NOFOLLOW)) | O_CLOEXEC | O_NONBLOCK)
-                                           : AGAIN_; /* it has gone meanwhile */
-            if (fd == -EAGAIN) {  /* a lease: the caller waits for it */
-                fd = GOES_ON;
-            } else if (fd >= 0 && fd < GOES_ON) {
-                call(fcntl, fd, F_SETFL, flags);
-            }
-        } else if (kind == S_IFLNK && flags & O_NOFOLLOW) {
+        } else if (makes && there == -ENOENT) {
+            fd = at.relation == GUARDED ? -EACCES : !still_waits(asked->id) ? ANSWERED : AGAIN_; /* gone meanwhile */
+        } else if (is_here && (kind == S_IFREG || (kind == S_IFIFO && flags & O_ACCMODE))) {
+            fd = at.relation == GUARDED || (at.magic && is_guarded(there)) ? -EACCES : reopen(asked, there, flags);
+        } else if (kind == S_IFLNK && may && flags & O_NOFOLLOW) {
             fd = -ELOOP;
-        } else if (kind == S_IFLNK) {
+        } else if (kind == S_IFLNK && !(flags & (O_NOFOLLOW | (flags & O_CREAT ? O_EXCL : 0)))) {
             long length = call(readlinkat, there, "", path[0], PATH - 1);
             if (length > 0) {
                 path[0][length] = 0;
@@ -191,25 +230,38 @@ static long open_in_zone(const struct seccomp_notif *asked, long *from, uint64_t
     return fd == AGAIN_ ? -ELOOP : fd;
 }
 
-static long give(const struct seccomp_notif *asked, long fd, uint64_t flags) {
-    struct seccomp_notif_addfd given = {.id = asked->id,
-                                        .flags = 2 /* SECCOMP_ADDFD_FLAG_SEND */,
-                                        .srcfd = (uint32_t)fd,
-                                        .newfd_flags = (uint32_t)flags & O_CLOEXEC};
-    long error = tell_notifier(SECCOMP_IOCTL_NOTIF_ADDFD, &given);
-    drop(fd);
-    return error < 0 && error != -ENOENT ? error : ANSWERED;
+/* What has no name: truncate(2), and a file with none (O_TMPFILE). */
+static long without_a_name(const struct seccomp_notif *asked, long from, uint64_t flags) {
+    uint64_t magic = as_callers(asked->pid, path[0]);
+    long there = look(from, path[0], 0, magic), result = GOES_ON;
+    const struct statx *is = look_at(there);
+    if (there >= 0 && is_zone(is->stx_mnt_id) && (is->stx_mode & S_IFMT) == (flags & TEMPORARY ? S_IFDIR : S_IFREG)) {
+        result = is_guarded(there)         ? -EACCES
+                 : !still_waits(asked->id) ? ANSWERED
+                 : flags & TEMPORARY       ? call(openat, there, ".", flags | O_CLOEXEC,
+                                                  asked->data.args[asked->data.nr == SYS_openat ? 3 : 2])
+                                           : call(truncate, own_link(there), asked->data.args[1]);
+    }
+    drop(there);
+    return result;
 }
 
-static long refusal(const struct spot *at) {
+static long refusal(const struct spot *at, long absent, long mount, long other) {
     long there = look(at->directory, at->name, O_NOFOLLOW, 0);
+    int is_mount = !!(look_at(there)->stx_attributes & STATX_ATTR_MOUNT_ROOT);
     drop(there);
-    return there < 0 ? -EACCES : -EEXIST;
+    return there < 0 ? absent : is_mount ? mount : other;
+}
+
+static long discard(const struct seccomp_notif *asked, const struct spot *at, uint64_t flags) {
+    return at->relation == GUARDED   ? refusal(at, -ENOENT, -EBUSY, -EACCES)
+           : !still_waits(asked->id) ? ANSWERED
+                                     : call(unlinkat, at->directory, at->name, flags);
 }
 
 static long make(const struct seccomp_notif *asked, const struct spot *at, int kind, const __u64 *argument) {
     if (at->relation == GUARDED || (at->relation && kind == S_IFLNK)) {
-        return refusal(at);
+        return refusal(at, -EACCES, -EEXIST, -EEXIST);
     }
     if (kind == S_IFLNK && read_path(asked->pid, asked->data.args[0], path[1]) < 0) {
         return GOES_ON;
@@ -227,7 +279,8 @@ static long move(const struct seccomp_notif *asked, const struct spot *at, const
         return GOES_ON;
     }
     if (at->relation || old->relation) {
-        return at->relation ? -EACCES : -EBUSY;
+        long error = at->relation ? -EACCES : -EBUSY;
+        return refusal(old, -ENOENT, error, error);
     }
     return still_waits(asked->id) ? call(renameat2, old->directory, old->name, at->directory, at->name, flags)
                                   : ANSWERED;
@@ -235,7 +288,7 @@ static long move(const struct seccomp_notif *asked, const struct spot *at, const
 
 static long join(const struct seccomp_notif *asked, const struct spot *at, long from, uint64_t flags) {
     if (at->relation) {
-        return refusal(at);
+        return refusal(at, -EACCES, -EEXIST, -EEXIST);
     }
     if (flags & ~(uint64_t)(AT_SYMLINK_FOLLOW | AT_EMPTY_PATH)) {
         return GOES_ON; /* to EINVAL */
@@ -244,7 +297,8 @@ static long join(const struct seccomp_notif *asked, const struct spot *at, long 
     int itself = !*path[0];
     long file = itself ? from : look(from, path[0], flags & AT_SYMLINK_FOLLOW ? 0 : O_NOFOLLOW, magic), error = GOES_ON;
     if (file >= 0 && (!itself || flags & AT_EMPTY_PATH)) {
-        error = still_waits(asked->id)
+        error = is_guarded(file) ? -EACCES
+                : still_waits(asked->id)
                     ? call(linkat, AT_FDCWD, own_link(file), at->directory, at->name, AT_SYMLINK_FOLLOW)
                     : ANSWERED;
     }
@@ -254,10 +308,10 @@ static long join(const struct seccomp_notif *asked, const struct spot *at, long 
 
 long on_behalf(const struct seccomp_notif *asked, const struct shape *shape, long *from, long to, uint64_t flags) {
     const __u64 *argument = asked->data.args + shape->path;
-    int opens = shape->kind <= FILE_WRITTEN;
+    int opens = shape->kind <= FILE_WRITTEN, nameless = flags & TEMPORARY || asked->data.nr == SYS_truncate;
     struct rlimit locks;
-    if (!guard || shape->kind == NAME_REMOVED || shape->kind == FILE_CHANGED
-        || (opens && (flags & (O_CREAT | O_DIRECTORY)) != O_CREAT)
+    if (!guard || shape->kind == FILE_CHANGED
+        || (opens && (!(flags & (O_ACCMODE | O_CREAT | O_TRUNC)) || (flags & O_DIRECTORY && !(flags & TEMPORARY))))
         || call(prlimit64, asked->pid, RLIMIT_LOCKS, NULL, &locks) || locks.rlim_max <= NARROWED) {
         return GOES_ON;
     }
@@ -268,18 +322,21 @@ long on_behalf(const struct seccomp_notif *asked, const struct shape *shape, lon
     }
     if (opens) {
         int given = shape->kind == OPENED;
-        long fd = open_in_zone(asked, from, given ? flags : flags | O_WRONLY, argument[1 + given]);
-        return fd >= 0 && fd < GOES_ON ? give(asked, fd, flags) : fd;
+        long fd = nameless ? without_a_name(asked, *from, flags)
+                           : open_in_zone(asked, from, given ? flags : flags | O_WRONLY, argument[1 + given]);
+        return fd >= 0 && fd < GOES_ON && asked->data.nr != SYS_truncate ? give(asked, fd, flags) : fd;
     }
-    struct spot at = spot_of(asked->pid, to, path[shape->kind != NAME_MADE]), old = {-1};
+    struct spot at = spot_of(asked->pid, to, path[shape->kind > FILE_CHANGED]), old = {-1};
     long result = GOES_ON;
     if (at.in_zone && shape->kind == RENAMED) {
         old = spot_of(asked->pid, *from, path[0]);
         result = move(asked, &at, &old, flags);
     } else if (at.in_zone) {
-        result = shape->kind == LINKED ? join(asked, &at, *from, flags) : make(asked, &at, shape->fixed, argument);
+        result = shape->kind == NAME_REMOVED ? discard(asked, &at, flags)
+                 : shape->kind == LINKED     ? join(asked, &at, *from, flags)
+                                             : make(asked, &at, shape->fixed, argument);
     }
-    if (at.in_zone && !result) {
+    if (at.in_zone && !result && shape->kind != NAME_REMOVED) {
         tell_made(asked, &at, shape->kind == NAME_MADE ? shape->fixed : shape->kind);
     }
     drop(old.directory);

@@ -249,7 +249,9 @@ static long on_file(const struct seccomp_notif *asked, const struct shape *shape
             break;
         case FILE_CHANGED:
             error = judge(from, path[0], CHANGES, flags, &at);
-            if (!error && at.exists && special(asked)) {
+            if (error == EACCES) {
+                result = -EACCES; /* a person has made it meanwhile */
+            } else if (!error && at.exists && special(asked)) {
                 long fd = look(from, path[0], flags & AT_SYMLINK_NOFOLLOW ? O_NOFOLLOW : 0, 0);
                 result = change(asked, fd);
                 drop(fd);

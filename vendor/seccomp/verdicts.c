@@ -129,8 +129,12 @@ static int fails_by_itself(long fd, int kind, uint64_t flags) {
     return as_directory != (kind == S_IFDIR) || (as_directory && holds_something(fd));
 }
 
+static int is_refused(void) {
+    return holds_back(found) || relation_of(found) == GUARDED;
+}
+
 static long held_back(long fd) {
-    return name_of(fd, found, PATH) > 0 && holds_back(found) ? EACCES : 0;
+    return name_of(fd, found, PATH) > 0 && is_refused() ? EACCES : 0;
 }
 
 static long judge_place(long fd, const struct place *at, enum need need, uint64_t flags) {
@@ -152,6 +156,7 @@ static long judge_place(long fd, const struct place *at, enum need need, uint64_
     if (need == CHANGES) {
         return at->keeps_absent && (at->cover || kind == S_IFREG) ? DONE
                : at->read_only && !at->is_anothers                ? EROFS
+               : !at->is_root && is_guarded(fd)                   ? EACCES
                                                                   : 0;
     }
     if (need == MAKES || (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL)) {
@@ -208,9 +213,7 @@ long judge(long directory, char *whole, enum need need, uint64_t flags, struct p
             return above.read_only ? ABSENT : 0;
         }
         name_below(fd, part);
-        error = above.read_only                                                     ? permitted(fd, EROFS)
-                : above.cover || holds_back(found) || relation_of(found) == GUARDED ? EACCES
-                                                                                    : 0;
+        error = above.read_only ? permitted(fd, EROFS) : above.cover || is_refused() ? EACCES : 0;
     }
     drop(fd);
     return error;

@@ -229,16 +229,18 @@ def _with_zones(mounted: tuple[str, ...], view: FileView) -> FileView:
     found = dict.fromkeys(
         path
         for path in (*targets, *mounted)
-        if any(is_below(path, top) for top in tops) and (writable(path) or path in overlays)
+        if any(is_below(path, top) for top in tops) and (writable(path) or path in overlays or path in tops)
     )
     return replace(view, zones=tuple(found))
 
 
-def writable_tops(view: FileView) -> Iterator[str]:
-    """Yield the topmost places that can be written; mounts guard the rest in them."""
+def writable_tops(view: FileView, but: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the topmost places that can be written, of those not in `but`; mounts guard the rest in them."""
     kept: set[str] = set()
     for mount in view.mounts:  # parents come first
-        if mount.operation in _CAN_BE_WRITTEN and not any(above in kept for above in at_and_above(mount.target)):
+        if mount.operation not in _CAN_BE_WRITTEN or mount.target in but:
+            continue
+        if not any(above in kept for above in at_and_above(mount.target)):
             kept.add(mount.target)
             yield mount.target
 
@@ -441,7 +443,7 @@ class _Emitter:
         parent, entry = node.parent, node.entry
         if parent is None or parent.shows is not Visibility.HOST_WRITABLE or node.shows is not Visibility.NOTHING:
             return
-        if entry.exact and node.readable:
+        if entry.exact and node.readable and not entry.path.startswith("/dev/"):
             self._way_to(entry, parent, entry.missing[0].rstrip("/"))
             self.guards.append(entry.path)
             return

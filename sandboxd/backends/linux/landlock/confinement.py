@@ -66,8 +66,9 @@ _NAMES = (
     Access.REMOVE_DIR | Access.REMOVE_FILE | Access.MAKE_CHAR | Access.MAKE_DIR | Access.MAKE_REG | Access.MAKE_SOCK
     | Access.MAKE_FIFO | Access.MAKE_BLOCK | Access.MAKE_SYM | Access.REFER
 )  # fmt: skip
-MAKES = Access.MAKE_CHAR | Access.MAKE_DIR | Access.MAKE_REG | Access.MAKE_FIFO | Access.MAKE_BLOCK | Access.MAKE_SYM
-"""The accesses that make a name which can be read as a file, or as a directory of files."""
+LENT = _NAMES & ~(Access.MAKE_SOCK | Access.REFER) | Access.WRITE_FILE | Access.TRUNCATE
+"""The accesses that a command has in a zone by the helper only: a name that it makes can be read as a file, or as a
+directory of files. A rename takes several of them."""
 _WRITE = Access.WRITE_FILE | _NAMES
 _ALL = _WRITE | Access.TRUNCATE
 TABLE: tuple[LandlockVersion, ...] = (
@@ -117,12 +118,12 @@ class Landlock:
         if not view.guards or self.confinement is None:
             return None
         zones, names = (tuple(map(os.fsencode, paths)) for paths in (view.zones, view.guards))
-        return Guard(self.confinement.granted & ~MAKES, zones, names)
+        return Guard(self.confinement.granted & ~LENT, zones, names)
 
 
 NO_LANDLOCK = Landlock(reason="it was not probed")
 
 
 def writable_roots(view: FileView) -> tuple[bytes, ...]:
-    """Return the topmost writable places of a view, without zones."""
-    return tuple(os.fsencode(root) for root in writable_tops(view) if root not in view.zones)
+    """Return the topmost writable places of a view that are no zones: with a zone at `/` those of devices, too."""
+    return tuple(map(os.fsencode, writable_tops(view, view.zones)))

@@ -11,15 +11,16 @@ from functools import lru_cache
 
 from sandboxd.backends.linux.seccomp.bpf import Label, ProgramBuilder
 from sandboxd.backends.linux.seccomp.notified_calls import (
+    CHANGES,
     CONNECTS,
     GUARD,
+    NAMES,
     READS,
     REMOVALS,
     SERVERS,
     SET_USER_ID,
     SOCKETS_HANDED_IN,
     UNIX_SOCKETS_LISTED,
-    WRITES,
 )
 from sandboxd.backends.linux.seccomp.syscall_table import (
     ALLOW,
@@ -80,7 +81,8 @@ def _notified(supervision: Supervision) -> tuple[SyscallRule, ...]:
     asks = supervision.connects or listed
     return (
         *(READS if supervision.reads else ()),
-        *(WRITES if supervision.writes else REMOVALS if supervision.removals else ()),
+        *(NAMES if supervision.writes or supervision.guard else REMOVALS if supervision.removals else ()),
+        *(CHANGES if supervision.writes else ()),
         *(GUARD if supervision.guard else ()),
         *(CONNECTS if asks else ()),
         *(SOCKETS_HANDED_IN if listed else ()),

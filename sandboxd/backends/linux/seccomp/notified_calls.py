@@ -47,13 +47,17 @@ UNIX_SOCKETS_LISTED = (
 )  # fmt: skip
 """Evaluated before all other rows."""
 
-WRITES = (
+NAMES = (
     _row("open", ALLOW, "only reads", Argument(1, (0,), _INTENDS_TO_WRITE)),
     _row("openat", ALLOW, "only reads", Argument(2, (0,), _INTENDS_TO_WRITE)),
     _row("open openat", NOTIFY, "writes a file, or makes one"),
     _row("creat truncate", NOTIFY, "writes a file"),
     _row("mkdir mkdirat mknod mknodat link linkat symlink symlinkat", NOTIFY, "makes a name"),
     _row("rename renameat renameat2 unlink unlinkat rmdir", NOTIFY, "removes a name"),
+)  # fmt: skip
+"""The calls that write, make and remove: for reports, and where the helper does it for the command."""
+
+CHANGES = (
     _row("chmod fchmodat fchmodat2 chown lchown fchown fchownat utime utimes futimesat utimensat", NOTIFY,
         "changes what is known about a file"),
     _row("setxattr lsetxattr setxattrat removexattr lremovexattr removexattrat file_setattr", NOTIFY, "as above"),
@@ -69,9 +73,8 @@ REMOVALS = (
     _row("rmdir", NOTIFY, "what keeps a name absent would fail to go, and git clean with it"),
     _row("unlinkat", NOTIFY, "as rmdir", Argument(2, (_REMOVEDIR,), _REMOVEDIR)),
 )  # fmt: skip
-"""For a filter without notified writes; removals of files are too frequent."""
+"""For a filter without `NAMES`; removals of files are too frequent."""
 
-_O_CREAT = 0x40
 _BTRFS = (0x5000940E, 0x50009401, 0x50009418, 0x50009417)  # BTRFS_IOC_{SUBVOL,SNAP}_CREATE{,_V2}
 
 GUARD = (
@@ -80,15 +83,11 @@ GUARD = (
     _row("prctl", SILENTLY, "the helper looks at each path, and nothing is made for who cannot be looked at",
         Argument(0, (_PR_SET_DUMPABLE,)), Argument(1, (0,))),
     _row("ioctl", EPERM, "makes names past Landlock (BTRFS_IOC_SUBVOL_CREATE and the like)", Argument(1, _BTRFS)),
-    _row("open", NOTIFY, "may make a name", Argument(1, (_O_CREAT,), _O_CREAT)),
-    _row("openat", NOTIFY, "may make a name", Argument(2, (_O_CREAT,), _O_CREAT)),
-    _row("creat mkdir mkdirat mknod mknodat link linkat symlink symlinkat rename renameat renameat2", NOTIFY,
-        "makes a name"),
 )  # fmt: skip
-"""For names that the helper keeps absent: what makes one, and what decides how."""
+"""For names that the helper keeps absent: what decides how one is made, besides `NAMES`."""
 
 READS = (_row("open openat", NOTIFY, "opens a file, which may be one that must not be read"),)
-"""Evaluated before the rows for writes."""
+"""Evaluated before `NAMES`."""
 
 CONNECTS = (_row("connect", NOTIFY, "waits until it is known whether the far end can be reached"),)
 

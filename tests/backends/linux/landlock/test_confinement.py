@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import posixpath
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,6 +63,29 @@ class TestRoots:
         entries["/proc"] = PathEntry("/proc", fixed=Mount(Operation.PROCESSES, "/proc"))
         entries["/tmp"] = PathEntry("/tmp", fixed=Mount(Operation.WRITABLE, "/tmp", "/run/session"))
         assert writable_roots(arrange(entries, "/mask")) == (b"/dev", b"/proc", b"/tmp", b"/w", b"/w2")
+
+    @pytest.mark.parametrize(
+        ("opened", "zones", "roots"),
+        [
+            ("/", ("/",), (b"/dev", b"/proc", b"/tmp")),  # devices are written by the command itself
+            ("/w", ("/w",), (b"/dev", b"/proc", b"/tmp")),
+            ("/tmp/w", ("/tmp", "/tmp/w"), (b"/dev", b"/proc")),  # no grant above a zone, which would be one below
+            ("/dev/shm", (), (b"/dev", b"/proc", b"/tmp")),
+        ],
+    )
+    def test_none_is_at_or_above_a_zone(self, opened: str, zones: tuple[str, ...], roots: tuple[bytes, ...]) -> None:
+        name = posixpath.join(opened, ".vscode")
+        entries = {
+            "/": PathEntry("/"),
+            opened: PathEntry(opened, PathKind.DIRECTORY, Mark.ALLOW_WRITE),
+            name: PathEntry(name, None, Mark.PROTECTED, (f"{name}/",), exact=True),
+            "/dev": PathEntry("/dev", fixed=Mount(Operation.DEVICES, "/dev")),
+            "/proc": PathEntry("/proc", fixed=Mount(Operation.PROCESSES, "/proc")),
+            "/tmp": PathEntry("/tmp", fixed=Mount(Operation.WRITABLE, "/tmp", "/run/session")),
+        }
+        view = arrange(entries, "/mask")
+        assert (view.zones, writable_roots(view)) == (zones, roots)
+        assert bool(view.placeholders) is not bool(zones)
 
     @given(
         st.dictionaries(

@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 
 from sandboxd.backends.linux.seccomp.filter import build_filter, needs_listener, rows_for
 from sandboxd.backends.linux.seccomp.notified_calls import (
+    CHANGES,
     CONNECTS,
     GUARD,
+    NAMES,
     READS,
     REMOVALS,
     SET_USER_ID,
     SOCKETS_HANDED_IN,
     UNIX_SOCKETS_LISTED,
-    WRITES,
     call_name,
 )
 from sandboxd.backends.linux.seccomp.syscall_table import (
@@ -74,11 +75,8 @@ ALWAYS_LOOKED_AT = """connect truncate mkdirat mknodat linkat symlinkat renameat
     file_setattr""".split()
 
 
-MAKES_A_NAME = "creat mkdir mkdirat mknod mknodat link linkat symlink symlinkat rename renameat renameat2".split()
-
-
-def makes(flags: int) -> str | None:
-    return "notify" if flags & os.O_CREAT else None
+ON_NAMES = """creat truncate mkdir mkdirat mknod mknodat link linkat symlink symlinkat rename renameat renameat2 unlink
+    unlinkat""".split()
 
 
 @dataclass(frozen=True)
@@ -188,18 +186,18 @@ def _cases() -> list[Case]:
             case
             for flags in (os.O_WRONLY, os.O_RDWR, os.O_CREAT, os.O_TRUNC, os.O_TMPFILE, os.O_WRONLY | os.O_APPEND, 3)
             for case in (
-                Case("open", (0, flags | os.O_CLOEXEC), "allow", watched="notify", guarded=makes(flags)),
-                Case("openat", (0, 0, flags | GARBAGE), "allow", watched="notify", guarded=makes(flags)),
+                Case("open", (0, flags | os.O_CLOEXEC), "allow", watched="notify", guarded="notify"),
+                Case("openat", (0, 0, flags | GARBAGE), "allow", watched="notify", guarded="notify"),
             )
         ),
         *(
-            Case(call, (0, 0, 0), "allow", watched="notify", guarded="notify" if call in MAKES_A_NAME else None)
+            Case(call, (0, 0, 0), "allow", watched="notify", guarded="notify" if call in ON_NAMES else None)
             for call in (*ALWAYS_LOOKED_AT, *ONLY_X86)
             if call not in ("open", "rmdir")
         ),
-        Case("rmdir", (0,), "allow", watched="notify", unreported="notify"),
+        Case("rmdir", (0,), "allow", watched="notify", unreported="notify", guarded="notify"),
         *(
-            Case("unlinkat", (0, 0, flags), "allow", watched="notify", unreported="notify")
+            Case("unlinkat", (0, 0, flags), "allow", watched="notify", unreported="notify", guarded="notify")
             for flags in (REMOVEDIR, REMOVEDIR | GARBAGE)
         ),
     ]
@@ -263,7 +261,7 @@ def _cases() -> list[Case]:
 
 CASES = _cases()
 ALL_ROWS = (
-    *UNIX_SOCKETS_REFUSED, *UNIX_SOCKETS_LISTED, *UNIX_SOCKETS_ALLOWED, *ROWS, *READS, *WRITES, *SET_USER_ID,
+    *UNIX_SOCKETS_REFUSED, *UNIX_SOCKETS_LISTED, *UNIX_SOCKETS_ALLOWED, *ROWS, *READS, *NAMES, *CHANGES, *SET_USER_ID,
     *REMOVALS, *CONNECTS, *SOCKETS_HANDED_IN, *GUARD,
 )  # fmt: skip
 
