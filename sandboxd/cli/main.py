@@ -42,6 +42,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("disable", "rules.disable", "switch the sandbox off"),
     ("violations", "violations", "list what was blocked, also as it happens"),
     ("prompts", "prompts", "answer permission questions in this terminal"),
+    ("web", "web", "serve a page that shows what happens and takes answers"),
     ("audit", "audit", "show and verify the audit log"),
     ("metrics", "control.metrics", "print metrics of the daemon, in the text format of Prometheus"),
     ("logs", "control.logs", "show the log of the daemon, also as it is written"),

@@ -91,6 +91,11 @@ class History:
     def __len__(self) -> int:
         return len(self._violations)
 
+    @property
+    def total(self) -> int:
+        """Return the number of refusals since this view began."""
+        return self._gone + sum(one.count for one in self._violations.values())
+
     def restart(self, violations: Iterable[ViolationRecord], *, complete: bool = False) -> None:
         """Take the state of a subscription; a `complete` one continues what is known."""
         if not complete:
@@ -127,7 +132,7 @@ class History:
             tuple(groups),
             shown,
             len(self._violations),
-            self._gone + sum(one.count for one in everything),
+            self.total,
             len(members) - len(groups),
             tuple(sorted({one.session_id for one in everything})),
             tuple(sorted({one.kind for one in everything})),

@@ -182,6 +182,19 @@ complete -c sandboxd -n '__sandboxd_is violations' -l help -d 'show this text'
 complete -c sandboxd -n __sandboxd_is_alone -a prompts -d 'answer permission questions in this terminal'
 complete -c sandboxd -n '__sandboxd_is prompts' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
 complete -c sandboxd -n '__sandboxd_is prompts' -l help -d 'show this text'
+complete -c sandboxd -n __sandboxd_is_alone -a web -d 'serve a page that shows what happens and takes answers'
+complete -c sandboxd -n '__sandboxd_is web' -l open -d 'open the link in a browser'
+complete -c sandboxd -n '__sandboxd_is web' -l port -d 'the port (default: one that is free)' -x
+complete -c sandboxd -n '__sandboxd_is web' -l listen -d 'an address of this machine for other devices, with TLS (127.0.0.1)' -x
+complete -c sandboxd -n '__sandboxd_is web' -l certificate -d 'the certificate for TLS, as PEM (default: one is made)' -r -F
+complete -c sandboxd -n '__sandboxd_is web' -l key -d 'the key of the certificate, as PEM' -r -F
+complete -c sandboxd -n '__sandboxd_is web' -l host -d 'another name of the page, as a forwarded port has it: NAME:PORT' -x
+complete -c sandboxd -n '__sandboxd_is web' -l role -d 'what the link, device or program may do (administer; pair, token: watch)' -x -a 'watch answer administer'
+complete -c sandboxd -n '__sandboxd_is web' -l json -d 'print JSON'
+complete -c sandboxd -n '__sandboxd_is web' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
+complete -c sandboxd -n '__sandboxd_is web' -l help -d 'show this text'
+complete -c sandboxd -n '__sandboxd_is web' -a 'sessions revoke pair token'
+complete -c sandboxd -n '__sandboxd_is web' -F
 complete -c sandboxd -n __sandboxd_is_alone -a audit -d 'show and verify the audit log'
 complete -c sandboxd -n '__sandboxd_is audit' -l since -d 'show lines from this time on: 2026-01-31, 2026-01-31T08:00, or 30m, 12h, 7d ago' -x
 complete -c sandboxd -n '__sandboxd_is audit' -l command-id -d 'show lines of this command only' -x
