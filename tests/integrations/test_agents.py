@@ -94,7 +94,7 @@ def played(
         variables = {name: value.replace("ADDRESS", address) for name, value in agent.variables.items()}
         arguments = [one.replace("ADDRESS", address) for one in (*agent.arguments, *options)]
         environment = daemon.environment(**variables)
-        done = daemon.identity.run([*map(str, programs), *arguments], env=environment, input="", timeout=120)
+        done = daemon.identity.run([*map(str, programs), *arguments], env=environment, input="", timeout=240)
     assert done.returncode == 0, done
     assert len(model.results) == len(commands), (model.results, done)
     return model.results
