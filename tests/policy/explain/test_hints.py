@@ -37,7 +37,7 @@ CASES = [
     (WRITE, "openat", "/home/me/.m2/repository/x", NOT_WRITABLE, "allow path ~/.m2/repository"),
     (WRITE, "mkdir", "/home/me/.gradle", NOT_WRITABLE, "to open those alone: sandboxd allow preset caches"),
     (WRITE, "mkdir", "/home/me/.config", NOT_WRITABLE, "no rule is proposed for all of it"),
-    (WRITE, "mkdir", "/home/me/.config/go", NOT_WRITABLE, "path ~/.config/go; or to keep changes for the session alone"),
+    (WRITE, "mkdir", "/home/me/.config/go", NOT_WRITABLE, "path ~/.config/go; or to keep changes for the"),
     (WRITE, "mkdir", "/home/me/.config/fish", because(Reason.PATH_PROTECTED), "sandbox; or to keep changes for the"),
     (WRITE, "mkdir", "/home/me/new", NOT_WRITABLE, "mkdir -p ~/new && sandboxd allow path ~/new"),
     (WRITE, "chmod", "/home/me/old", NOT_WRITABLE, "sandbox: sandboxd allow path ~/old"),
