@@ -5,6 +5,7 @@ PyPI."""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -121,6 +122,12 @@ with m.Manager() as one: one.list([1]); print("managed")'""",
         ("nvim",),
     ),
     Program(
+        "emacs server",
+        """emacs -Q --daemon=one 2>/dev/null; emacsclient -s one -e '(+ 40 2)'; emacsclient -s one -e '(kill-emacs)'""",
+        "42",
+        ("emacs", "emacsclient"),
+    ),
+    Program(
         "jupyter kernel",
         """$PROGRAMS/jupyter/bin/python -c 'import sys
 from jupyter_client.manager import KernelManager
@@ -131,18 +138,48 @@ client.wait_for_ready(120); client.execute_interactive("print(40 + 2)", timeout=
 )
 
 
+CHROMIUM = "chromium --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --dump-dom 'data:text/html,<p>hi</p>'"
+AT_HOME = (
+    Program("go env -w", "go env -w GOFLAGS=-mod=mod; go env GOFLAGS", "-mod=mod", ("go",)),
+    Program("fish", "fish -c 'set -U said by'; grep said ~/.config/fish/fish_variables", "said", ("fish",)),
+    Program("chromium", CHROMIUM, "<p>hi</p>", ("chromium",)),
+)
+"""Programs that fail where the home directory is read-only."""
+
+
 def is_there(what: str) -> bool:
     return os.path.isdir(what) if what.startswith("/") else shutil.which(what) is not None
 
 
-@pytest.mark.parametrize("program", CASES, ids=lambda one: one.name)
-def test_a_program_works_inside(daemon: DaemonProcess, program: Program) -> None:
+def run(daemon: DaemonProcess, program: Program, line: str) -> tuple[int, str, str]:
     if daemon.identity.uid == 0 and not program.as_root:
         pytest.skip("it refuses to run as root")
     missing = [what for what in program.takes if not is_there(what)]
     assert not missing, f"install {missing}: ./dev programs does"
-    words = ("run", "--timeout", f"{LIMIT_S}s", "--shell", "bash", "-c")
-    line = f"PROGRAMS={shlex.quote(PROGRAMS)}\n{_script(program.line)}"
-    process = daemon.popen(*words, line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    words = ("run", "--timeout", f"{LIMIT_S}s", "--shell", "bash", "-c", f"PROGRAMS={shlex.quote(PROGRAMS)}\n{line}")
+    process = daemon.popen(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     out, err = process.communicate()
-    assert process.returncode == 0 and program.says in out, (process.returncode, out[-2000:], err[-4000:])
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("program", CASES, ids=lambda one: one.name)
+def test_a_program_works_inside(daemon: DaemonProcess, program: Program) -> None:
+    status, out, err = run(daemon, program, _script(program.line))
+    assert status == 0 and program.says in out, (status, out[-2000:], err[-4000:])
+
+
+@pytest.mark.parametrize("program", AT_HOME, ids=lambda one: one.name)
+@pytest.mark.parametrize("named", [".config", ""])
+def test_a_program_works_in_a_home_of_the_session(daemon: DaemonProcess, program: Program, named: str) -> None:
+    """By default it fails and the hint names that home; there its directories may exist or not."""
+    home = daemon.identity.home
+    daemon.identity.write(home / named / "before", "")
+    status, out, err = run(daemon, program, program.line)
+    assert program.says not in out, (status, out)
+    told = json.loads(daemon.run("violations", "--json").stdout)["violations"]
+    (way,) = {line.rpartition(": ")[2] for one in told for line in [one["hint"]] if "home overlay" in line}
+    assert way == "sandboxd settings set sandbox.filesystem.home overlay", told
+    assert daemon.run(*way.split()[1:]).returncode == 0
+    status, out, err = run(daemon, program, program.line)
+    assert status == 0 and program.says in out, (status, out[-2000:], err[-4000:])
+    assert [path.name for path in (home / ".config").glob("*")] == ["before"] * bool(named)
