@@ -17,6 +17,7 @@ PACKAGE = Path(__file__).resolve().parent / "sandboxd_client"
 SOURCES = {"aio.py": "client.py", "aio_rpc.py": "rpc.py"}
 WORDS = {
     "async def": "def",
+    "async for": "for",
     "async with": "with",
     "await ": "",
     "__aenter__": "__enter__",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import time
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar, Unpack, cast, overload
 
 from sandboxd_client.aio_rpc import AsyncRpcMethods, Settings, opening
+from sandboxd_client.badge import SHOWN_S, Badge
 from sandboxd_client.errors import (
     ConnectionLost,
     RpcError,
@@ -71,12 +73,15 @@ from sandboxd_client.wire.messages.sessions import (
     SessionUpdateResult,
 )
 from sandboxd_client.wire.messages.settings import ChangeRecord, SettingsGetResult
+from sandboxd_client.wire.messages.violations import ViolationHappened
 from sandboxd_client.wire.messages.wrap import OverridesRecord, WrapResult
 
 P = TypeVar("P")
 R = TypeVar("R")
 OF_COMMANDS = (WRAP, SHOULD_SANDBOX, PERMISSION_REQUEST)
 """Methods about a command, which belongs to the session of $SANDBOXD_SESSION."""
+BADGE_TICK_S = 0.5
+"""The interval at which a badge that is shown is looked at again."""
 SESSION_GONE = frozenset(("session_unknown", "session_closed"))
 
 
@@ -142,6 +147,23 @@ class AsyncClient(AsyncRpcMethods):
         It ends after `timeout` seconds without one; without a timeout it waits. Raises ConnectionLost with the
         connection, which ends the subscriptions: subscribe again, the answer has the state."""
         return self._connector.notifications(timeout)
+
+    async def on_badge(self, callback: Callable[[int], None], *, shown_s: float = SHOWN_S) -> None:
+        """Call `callback` with the number of accesses blocked in the last `shown_s` seconds.
+
+        It is called at each change, also with 0, which hides the badge. Give it a task or thread and a client of its
+        own: it returns only by an error, ConnectionLost as `notifications`."""
+        badge, shown = Badge(shown_s), 0
+        badge.know((await self.violation_subscribe()).violations)
+        while True:
+            falls_in = badge.changes_in(time.monotonic())
+            async for event in self.notifications(None if falls_in is None else min(falls_in + 0.01, BADGE_TICK_S)):
+                if isinstance(event.params, ViolationHappened):
+                    badge.take(event.params.violation, time.monotonic())
+                    break
+            if (count := badge.count(time.monotonic())) != shown:
+                shown = count
+                callback(count)
 
     async def __aenter__(self) -> AsyncClient:
         return self

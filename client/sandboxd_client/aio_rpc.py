@@ -264,9 +264,11 @@ class AsyncRpcMethods:
     async def wrap_outcome(self, wrap_id: str, *, learn: bool = False) -> WrapOutcomeResult:
         return await self.call(methods.WRAP_OUTCOME, WrapOutcomeParams(wrap_id, learn))
 
-    async def permission_subscribe(self, *, original_names: bool = False) -> PermissionSubscribeResult:
-        """Return the open prompts; `notifications` has later ones."""
-        return await self.call(methods.PERMISSION_SUBSCRIBE, PermissionSubscribeParams(original_names))
+    async def permission_subscribe(
+        self, *, original_names: bool = False, watch: bool = False
+    ) -> PermissionSubscribeResult:
+        """Return the open prompts; `notifications` has later ones. No prompt waits for one that only watches."""
+        return await self.call(methods.PERMISSION_SUBSCRIBE, PermissionSubscribeParams(original_names, watch))
 
     async def permission_respond(
         self,

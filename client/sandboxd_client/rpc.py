@@ -265,9 +265,9 @@ class RpcMethods:
     def wrap_outcome(self, wrap_id: str, *, learn: bool = False) -> WrapOutcomeResult:
         return self.call(methods.WRAP_OUTCOME, WrapOutcomeParams(wrap_id, learn))
 
-    def permission_subscribe(self, *, original_names: bool = False) -> PermissionSubscribeResult:
-        """Return the open prompts; `notifications` has later ones."""
-        return self.call(methods.PERMISSION_SUBSCRIBE, PermissionSubscribeParams(original_names))
+    def permission_subscribe(self, *, original_names: bool = False, watch: bool = False) -> PermissionSubscribeResult:
+        """Return the open prompts; `notifications` has later ones. No prompt waits for one that only watches."""
+        return self.call(methods.PERMISSION_SUBSCRIBE, PermissionSubscribeParams(original_names, watch))
 
     def permission_respond(
         self,

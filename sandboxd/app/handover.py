@@ -198,6 +198,7 @@ async def _shed(parts: RunningDaemon, most: int) -> int:
 class _Subscribed:
     questions: bool
     original_names: bool
+    watching: bool
     violations: tuple[str | None, ...]
     settings: tuple[tuple[str | None, str | None], ...]
     closed_ports: tuple[int, ...]
@@ -207,6 +208,7 @@ class _Subscribed:
             record,
             questions=self.questions,
             original_names=self.original_names,
+            watching=self.watching,
             violations=self.violations,
             settings=self.settings,
             closed_ports=self.closed_ports,
@@ -217,6 +219,7 @@ def _subscriptions(parts: RunningDaemon, connection: RpcConnection) -> _Subscrib
     return _Subscribed(
         parts.prompts.is_subscribed(connection),
         parts.prompts.is_subscribed(connection, permission_methods.tell_original),
+        parts.prompts.is_watching(connection),
         parts.feed.subscribed(connection),
         parts.subscriptions.scopes(connection),
         parts.closed_ports.of(connection),
@@ -285,7 +288,7 @@ class TakingOver:
         parts = self.parts
         if record.questions:
             names = permission_methods.tell_original if record.original_names else permission_methods.tell
-            parts.permissions.subscribe(connection, names)
+            parts.permissions.subscribe(connection, names, watch=record.watching)
         for session_id in record.violations:
             parts.feed.subscribe(connection, session_id, violation_methods.tell)
         if record.closed_ports:

@@ -104,8 +104,8 @@ class PermissionQueries:
         self._sessions = sessions
         self._host_addresses = HostAddresses()
 
-    def subscribe(self, subscriber: object, tell: Tell) -> tuple[Asked, ...]:
-        return self.prompts.subscribe(subscriber, tell)
+    def subscribe(self, subscriber: object, tell: Tell, *, watch: bool = False) -> tuple[Asked, ...]:
+        return self.prompts.subscribe(subscriber, tell, watch=watch)
 
     def connection_lost(self, subscriber: object) -> None:
         self.prompts.unsubscribe(subscriber)

@@ -78,6 +78,7 @@ class ConnectionRecord:
     waiting: tuple[str, ...] = ()
     questions: bool = False
     original_names: bool = False
+    watching: bool = False
     violations: tuple[str | None, ...] = ()
     settings: tuple[tuple[str | None, str | None], ...] = ()
     closed_ports: tuple[int, ...] = ()

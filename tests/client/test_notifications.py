@@ -99,3 +99,36 @@ async def test_the_same_with_coroutines(fake: FakeDaemon) -> None:
         fake.disconnect()
         with pytest.raises(ConnectionLost):
             await anext(heard)
+
+
+def blocked(number: int, count: int = 1) -> dict[str, Any]:
+    one = {"id": number, "time": 1.0, "session_id": "s", "command_id": "c", "kind": "write", "operation": "openat"}
+    more = {"target": "/x", "outcome": "pathNotWritable", "source": "seccomp", "count": count}
+    return {"cursor": f"e-{number}", "violation": {**one, **more}}
+
+
+def test_a_badge_counts_what_was_just_blocked_and_hides(fake: FakeDaemon) -> None:
+    known = {"violations": [blocked(1)["violation"]], "total": 1, "hidden": 0, "cursor": "e-1"}
+    fake.answer("violation.subscribe", known)
+    shown: list[int] = []
+    ended = threading.Event()
+
+    def show(count: int) -> None:
+        shown.append(count)
+        if count == 1:
+            fake.notify("sandbox_violation", blocked(2, count=3))  # two more of the same
+        elif count == 0:
+            fake.disconnect()
+            ended.set()
+
+    def follow() -> None:
+        with Client(fake.socket, autostart=False) as box, pytest.raises(ConnectionLost):
+            box.on_badge(show, shown_s=1.0)
+
+    following = threading.Thread(target=follow)
+    following.start()
+    fake.wait_for_call("violation.subscribe")
+    fake.notify("sandbox_violation", blocked(2))
+    assert ended.wait(20)
+    following.join(20)
+    assert shown[0] == 1 and shown[-1] == 0 and max(shown) == 3

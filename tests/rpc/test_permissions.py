@@ -786,3 +786,21 @@ async def test_the_names_of_the_original_are_negotiated(
         resolved = await person.told(RESOLVED)
         assert (resolved["decision"], resolved["requestId"]) == ("allow", question["request_id"])
         assert (await asking)["behavior"] == "allow"
+
+
+async def test_a_watcher_is_told_and_no_question_waits_for_it(
+    running: RunningDaemon, client: RawClient, session_id: str
+) -> None:
+    query = {"kind": "network", "session_id": session_id, "host": "ask.test", "port": 443}
+    async with running.client() as connection:
+        watcher = Person(connection)
+        await watcher.call("permission.subscribe", {"watch": True})
+        assert (await client.result("permission.request", query))["outcome"] == "no_subscriber"
+        async with somebody(running) as person:
+            asking = asyncio.create_task(client.result("permission.request", query))
+            question = await person.told(ASKED)
+            assert (await watcher.told(ASKED))["request_id"] == question["request_id"]
+            assert await watcher.answer(question, "allow") == "not_permitted"
+            await person.answer(question, "allow")
+            assert (await watcher.told(RESOLVED))["behavior"] == "allow"
+            assert (await asking)["behavior"] == "allow"

@@ -248,6 +248,7 @@ export interface PermissionRevokeResult {
 }
 export interface PermissionSubscribeParams {
   original_names?: boolean;
+  watch?: boolean;
 }
 export interface PermissionSubscribeResult {
   open: Array<PermissionRequest>;

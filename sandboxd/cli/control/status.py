@@ -8,7 +8,8 @@ import time
 from collections.abc import Sequence
 
 from sandboxd import PACKAGE, __version__
-from sandboxd.cli.arguments import JSON, Help
+from sandboxd.cli.arguments import JSON, Help, Option, UsageError, visible
+from sandboxd.cli.control.status_line import print_line, watch
 from sandboxd.cli.daemon_client import no_words, print_json, print_rows
 from sandboxd.cli.output import warn
 from sandboxd_client import Client, DaemonNotRunning
@@ -17,10 +18,18 @@ from sandboxd_client.wire.messages.status import StatusResult
 from sandboxd_client.wire.params import encode
 
 HELP = Help(
-    "status [--json]",
-    "Show the running daemon, its settings, sessions and layers.",
-    (JSON,),
-    ("status",),
+    "status [--json | --line [--watch] [--last SECONDS]]",
+    """Show the running daemon, its settings, sessions and layers.
+
+With --line, one short line for tmux, a shell prompt or an agent's status bar, such as: ⛔ 3 blocked · 1 question.
+It is empty while all is quiet, and where no daemon runs.""",
+    (
+        JSON,
+        Option("--line", "print one short line: what was blocked in the last seconds, and open questions"),
+        Option("--watch", "--line: keep running, and print the line at each change"),
+        Option("--last", "--line: the seconds for which what was blocked is counted (5)", value="SECONDS"),
+    ),
+    ("status", "status --line", "status --line --watch"),
     negative="no daemon is running",
 )
 NOT_RUNNING = 1
@@ -30,6 +39,14 @@ SESSIONS_SHOWN = 10
 def main(arguments: Sequence[str]) -> int:
     parsed = HELP.read(arguments)
     no_words(parsed)
+    if "line" in parsed:
+        last_s = parsed.get("last") or "5"
+        if not (last_s.isascii() and last_s.isdigit() and 0 < int(last_s) <= 86400):
+            raise UsageError(f"--last needs a number of seconds from 1 to 86400, not {visible(last_s, 60)}")
+        return watch(float(last_s)) if "watch" in parsed else print_line(float(last_s))
+    for option in ("watch", "last"):
+        if option in parsed:
+            raise UsageError(f"--{option} is an option of --line", "sandboxd status --line --watch")
     with Client(autostart=False) as box:
         waiting = only_a_connection_is_missing(box.socket)
         try:

@@ -123,6 +123,7 @@ class Prompts:
         self._clock = clock
         self._observe = observe
         self._subscribers: dict[Any, Tell] = {}
+        self._watchers: dict[Any, Tell] = {}
         self._open: dict[str, _Open] = {}
         self._sessions: dict[str, _Session] = {}
         self._closed: OrderedDict[str, ResolvedQuestion] = OrderedDict()
@@ -154,6 +155,7 @@ class Prompts:
         self._open.clear()
         self._sessions.clear()
         self._subscribers.clear()
+        self._watchers.clear()
         return record
 
     def resume(self, record: QuestionsRecord, grants: Callable[[str], Grants | None]) -> None:
@@ -186,19 +188,30 @@ class Prompts:
 
     # subscribers
 
-    def subscribe(self, subscriber: object, tell: Tell) -> tuple[Asked, ...]:
-        """Tell `subscriber` of every later question and outcome; return the open ones."""
-        self._subscribers[subscriber] = tell
+    def subscribe(self, subscriber: object, tell: Tell, *, watch: bool = False) -> tuple[Asked, ...]:
+        """Tell `subscriber` of every later question and outcome; return the open ones.
+
+        One that only watches cannot answer, and no question waits for it."""
+        if not watch:
+            self._watchers.pop(subscriber, None)
+            self._subscribers[subscriber] = tell
+        elif subscriber not in self._subscribers:
+            self._watchers[subscriber] = tell
         return self.open()
+
+    def is_watching(self, subscriber: object) -> bool:
+        return subscriber in self._watchers
 
     def is_subscribed(self, subscriber: object, tell: Tell | None = None) -> bool:
         """Return whether a client is subscribed, and told by `tell` if that is given."""
-        return subscriber in self._subscribers and tell in (None, self._subscribers[subscriber])
+        told = self._subscribers.get(subscriber) or self._watchers.get(subscriber)
+        return told is not None and tell in (None, told)
 
     def unsubscribe(self, subscriber: object) -> None:
         """Remove a subscriber.
 
         When it was the last one, every open question is denied."""
+        self._watchers.pop(subscriber, None)
         if self._subscribers.pop(subscriber, None) is None or self._subscribers:
             return
         for one in list(self._open.values()):
@@ -408,7 +421,7 @@ class Prompts:
 
     def _tell(self, event: Asked | ResolvedQuestion) -> None:
         self._observe(event)
-        for subscriber, tell in list(self._subscribers.items()):
+        for subscriber, tell in (*self._subscribers.items(), *self._watchers.items()):
             tell(subscriber, event)
 
 

@@ -63,6 +63,9 @@ complete -c sandboxd -n '__sandboxd_is kill' -l no-autostart -d 'fail when no da
 complete -c sandboxd -n '__sandboxd_is kill' -l help -d 'show this text'
 complete -c sandboxd -n __sandboxd_is_alone -a status -d 'show the running daemon, its settings, sessions and layers'
 complete -c sandboxd -n '__sandboxd_is status' -l json -d 'print JSON'
+complete -c sandboxd -n '__sandboxd_is status' -l line -d 'print one short line: what was blocked in the last seconds, and open questions'
+complete -c sandboxd -n '__sandboxd_is status' -l watch -d '--line: keep running, and print the line at each change'
+complete -c sandboxd -n '__sandboxd_is status' -l last -d '--line: the seconds for which what was blocked is counted (5)' -x
 complete -c sandboxd -n '__sandboxd_is status' -l help -d 'show this text'
 complete -c sandboxd -n __sandboxd_is_alone -a start -d 'start the daemon, unless it runs'
 complete -c sandboxd -n '__sandboxd_is start' -l help -d 'show this text'
