@@ -76,7 +76,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sandboxd.policy.hosts.parent_proxies", "sandboxd.host.resolve",
         "sandboxd.runtime.sessions", "sandboxd.runtime.prompts",
         "sandboxd.runtime.session", "sandboxd.runtime.session_records", "sandboxd.runtime.wrap",
-        "sandboxd.runtime.events",
+        "sandboxd.runtime.events", "sandboxd.runtime.credentials",
         "sandboxd.policy.paths.wide_places", "sandboxd.policy.commands.exclusion",
         "sandboxd.proxy.fair_share",
     ),

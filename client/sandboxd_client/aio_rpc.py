@@ -32,6 +32,12 @@ from sandboxd_client.wire.messages.metrics import MetricsParams, MetricsResult
 from sandboxd_client.wire.messages.policy import (
     ClosePortsParams,
     ClosePortsResult,
+    CredentialListParams,
+    CredentialListResult,
+    CredentialRemoveParams,
+    CredentialRemoveResult,
+    CredentialSetParams,
+    CredentialSetResult,
     DescribeParams,
     DescribeResult,
     EffectiveParams,
@@ -423,6 +429,17 @@ class AsyncRpcMethods:
 
     async def settings_schema(self) -> SettingsSchemaResult:
         return await self.call(methods.SETTINGS_SCHEMA, SettingsSchemaParams())
+
+    async def credential_set(self, name: str, value: str) -> CredentialSetResult:
+        """Give the daemon the value of `env:NAME`."""
+        return await self.call(methods.CREDENTIAL_SET, CredentialSetParams(name, value))
+
+    async def credential_remove(self, name: str) -> CredentialRemoveResult:
+        return await self.call(methods.CREDENTIAL_REMOVE, CredentialRemoveParams(name))
+
+    async def credential_list(self) -> CredentialListResult:
+        """Return the entries of `sandbox.credentials.inject`, without values."""
+        return await self.call(methods.CREDENTIAL_LIST, CredentialListParams())
 
     async def policy_close_ports(self, ports: Sequence[int]) -> ClosePortsResult:
         """Close ports of this machine for every command until the connection ends."""

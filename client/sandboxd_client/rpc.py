@@ -33,6 +33,12 @@ from sandboxd_client.wire.messages.metrics import MetricsParams, MetricsResult
 from sandboxd_client.wire.messages.policy import (
     ClosePortsParams,
     ClosePortsResult,
+    CredentialListParams,
+    CredentialListResult,
+    CredentialRemoveParams,
+    CredentialRemoveResult,
+    CredentialSetParams,
+    CredentialSetResult,
     DescribeParams,
     DescribeResult,
     EffectiveParams,
@@ -418,6 +424,17 @@ class RpcMethods:
 
     def settings_schema(self) -> SettingsSchemaResult:
         return self.call(methods.SETTINGS_SCHEMA, SettingsSchemaParams())
+
+    def credential_set(self, name: str, value: str) -> CredentialSetResult:
+        """Give the daemon the value of `env:NAME`."""
+        return self.call(methods.CREDENTIAL_SET, CredentialSetParams(name, value))
+
+    def credential_remove(self, name: str) -> CredentialRemoveResult:
+        return self.call(methods.CREDENTIAL_REMOVE, CredentialRemoveParams(name))
+
+    def credential_list(self) -> CredentialListResult:
+        """Return the entries of `sandbox.credentials.inject`, without values."""
+        return self.call(methods.CREDENTIAL_LIST, CredentialListParams())
 
     def policy_close_ports(self, ports: Sequence[int]) -> ClosePortsResult:
         """Close ports of this machine for every command until the connection ends."""

@@ -56,6 +56,7 @@ from sandboxd.rpc.call import CallSurroundings, ConnectedClient
 from sandboxd.rpc.connection import ConnectionRecord, RpcConnection
 from sandboxd.rpc.dispatch import Dispatcher, routes
 from sandboxd.rpc.handlers.commands import CommandMethods
+from sandboxd.rpc.handlers.credentials import CredentialMethods
 from sandboxd.rpc.handlers.decisions import DecisionMethods
 from sandboxd.rpc.handlers.hello import HelloMethods
 from sandboxd.rpc.handlers.lifecycle import LifecycleMethods
@@ -217,6 +218,7 @@ async def run_daemon(
             PermissionMethods(queries.permissions, sessions, policies),
             ViolationMethods(queries.violations, policies),
             SettingsMethods(policies, sessions, runtime.trusting, queries.subscriptions),
+            CredentialMethods(runtime.credentials, policies),
             PolicyMethods(queries.policy, sessions),
         )
         put_commands_first(observers.events, turns, connections.turns)

@@ -37,6 +37,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("profile", "rules.profile", "show what whole agents need, for run --profile"),
     ("import", "rules.import_settings", "convert settings of srt, Codex, fence or Claude Code"),
     ("export", "rules.export_settings", "print the policy as settings of srt"),
+    ("credential", "control.credential", "give the daemon the values of credentials"),
     ("trust", "rules.trust", "let the settings of a project widen, after a review"),
     ("enable", "rules.enable", "switch the sandbox on"),
     ("disable", "rules.disable", "switch the sandbox off"),

@@ -73,6 +73,11 @@ class SessionBounds:
         for rule in rules:
             self._sent[rule.pattern.text] = self._sent.get(rule.pattern.text, 0) + size
 
+    def exhaust(self, rules: tuple[UploadRule, ...]) -> None:
+        """Count the rest of the lowest limit as sent."""
+        rule = min(rules, key=lambda one: self.left((one,)))
+        self._sent[rule.pattern.text] = rule.most + self._granted.get(rule.pattern.text, 0)
+
     # names
 
     def count_name(self, network: NetworkPolicy, host: Host) -> None:
@@ -152,7 +157,8 @@ class Meter:
         self._bounds.count(self._rules, size)
 
     def refuse(self) -> Decision:
-        """Tell of the limit, and return the decision."""
+        """Tell of the limit, and return the decision. What is left of it is too little, so it counts as reached."""
+        self._bounds.exhaust(self._rules)
         decision = self._bounds.spent(self._rules, self._host, self._port)
         if not self._is_told:
             self._is_told = True

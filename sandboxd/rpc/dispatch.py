@@ -18,6 +18,7 @@ from sandboxd.policy.display import neutralise
 from sandboxd.proxy.fair_share import Share
 from sandboxd.rpc.call import CallSurroundings, ConnectedClient, GroupHandler, MethodCall, MethodRow, Route
 from sandboxd.rpc.handlers.commands import CommandMethods
+from sandboxd.rpc.handlers.credentials import CredentialMethods
 from sandboxd.rpc.handlers.decisions import DecisionMethods
 from sandboxd.rpc.handlers.hello import HelloMethods, gives_powers_up
 from sandboxd.rpc.handlers.lifecycle import LifecycleMethods
@@ -77,6 +78,9 @@ _HANDLERS: dict[str, tuple[type[Any], GroupHandler, MethodAccess]] = {
     "settings.subscribe": (SettingsMethods, SettingsMethods.subscribe, ASK),
     "settings.lint": (SettingsMethods, SettingsMethods.lint, ASK),
     "settings.schema": (SettingsMethods, SettingsMethods.schema, ASK),
+    "credential.set": (CredentialMethods, CredentialMethods.set, CONTROL),
+    "credential.remove": (CredentialMethods, CredentialMethods.remove, CONTROL),
+    "credential.list": (CredentialMethods, CredentialMethods.list_credentials, ASK),
     "policy.close_ports": (PolicyMethods, PolicyMethods.close_ports, CONTROL),
     "policy.explain": (PolicyMethods, PolicyMethods.explain, ASK),
     "policy.effective": (PolicyMethods, PolicyMethods.effective, ASK),
@@ -98,8 +102,8 @@ PATIENT = frozenset({"permission.request", "wrap.outcome", "violation.annotate",
 
 FRESH = frozenset(
     {"status", "session.open", "session.update", "session.join", "should_sandbox", "wrap", "permission.request",
-     "settings.get", "settings.update", "settings.exclude_command", "settings.locked", "policy.explain",
-     "policy.effective", "policy.describe"}
+     "credential.set", "credential.list", "settings.get", "settings.update", "settings.exclude_command",
+     "settings.locked", "policy.explain", "policy.effective", "policy.describe"}
 )  # fmt: skip
 """Methods whose answers depend on settings: changed files are read first."""
 
@@ -113,7 +117,7 @@ _NUMBERS: dict[type[DaemonError], int] = {
     InternalError: codes.INTERNAL_ERROR,
 }
 
-HEAVY = FRESH - {"status", "permission.request", "settings.get", "settings.locked"}
+HEAVY = FRESH - {"status", "credential.set", "credential.list", "permission.request", "settings.get", "settings.locked"}
 """Methods that need threads, and much of their time."""
 
 

@@ -69,6 +69,9 @@ ROWS = {
         {"command_id": f"{MARK}-id", "stderr": "x"}, {"command_id": f"{MARK}-id", "stderr": "x", **NAMED}
     ),
     "violation.strip": Row({"text": "x"}),
+    "credential.set": FULL,
+    "credential.remove": FULL,
+    "credential.list": Row({}),
     "settings.get": Row({}, NAMED),
     "settings.update": FULL,
     "settings.exclude_command": FULL,

@@ -18,6 +18,7 @@ class Origin:
     port: int
     connections: list[tuple[str, int]] = field(default_factory=list)
     requests: list[tuple[str, str, str]] = field(default_factory=list)
+    heads: list[dict[str, str]] = field(default_factory=list)
     body: bytes = b"hello from the origin\n"
 
     def url(self, host: str = "127.0.0.1", path: str = "/") -> str:
@@ -41,6 +42,7 @@ def serve_origin(context: ssl.SSLContext | None = None) -> Iterator[Origin]:
         def answer(self) -> None:
             received = self.rfile.read(int(self.headers.get("Content-Length", "0")))
             origin.requests.append((self.command, self.path, self.headers.get("Host", "")))
+            origin.heads.append(dict(self.headers.items()))
             body = origin.body + received
             self.send_response(200)
             self.send_header("Content-Type", "text/plain")

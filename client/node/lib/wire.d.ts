@@ -47,6 +47,31 @@ export interface CommandListParams {
 export interface CommandListResult {
   commands: Array<RunningCommandRecord>;
 }
+export interface CredentialListParams {
+}
+export interface CredentialListResult {
+  credentials: Array<CredentialRecord>;
+}
+export interface CredentialRecord {
+  source: string;
+  host: string;
+  place: string;
+  state: string;
+  variables: Array<string>;
+}
+export interface CredentialRemoveParams {
+  name: string;
+}
+export interface CredentialRemoveResult {
+  removed: boolean;
+}
+export interface CredentialSetParams {
+  name: string;
+  value: string;
+}
+export interface CredentialSetResult {
+  used: boolean;
+}
 export interface DescribeParams {
   session_id?: string | null;
   cwd?: string | null;
@@ -704,6 +729,9 @@ export interface Methods {
   "settings.subscribe": { params: SettingsSubscribeParams; result: SettingsSubscribeResult };
   "settings.lint": { params: SettingsLintParams; result: SettingsLintResult };
   "settings.schema": { params: SettingsSchemaParams; result: SettingsSchemaResult };
+  "credential.set": { params: CredentialSetParams; result: CredentialSetResult };
+  "credential.remove": { params: CredentialRemoveParams; result: CredentialRemoveResult };
+  "credential.list": { params: CredentialListParams; result: CredentialListResult };
   "policy.close_ports": { params: ClosePortsParams; result: ClosePortsResult };
   "policy.explain": { params: ExplainParams; result: ExplainResult };
   "policy.effective": { params: EffectiveParams; result: EffectiveResult };

@@ -157,6 +157,11 @@ complete -c sandboxd -n '__sandboxd_is export' -l cwd -d 'use the settings that 
 complete -c sandboxd -n '__sandboxd_is export' -l session -d 'use the settings of this session' -x
 complete -c sandboxd -n '__sandboxd_is export' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
 complete -c sandboxd -n '__sandboxd_is export' -l help -d 'show this text'
+complete -c sandboxd -n __sandboxd_is_alone -a credential -d 'give the daemon the values of credentials'
+complete -c sandboxd -n '__sandboxd_is credential' -l json -d 'print JSON'
+complete -c sandboxd -n '__sandboxd_is credential' -l help -d 'show this text'
+complete -c sandboxd -n '__sandboxd_is credential' -a 'set remove list'
+complete -c sandboxd -n '__sandboxd_is credential' -F
 complete -c sandboxd -n __sandboxd_is_alone -a trust -d 'let the settings of a project widen, after a review'
 complete -c sandboxd -n '__sandboxd_is trust' -l yes -d 'trust without a question, for scripts'
 complete -c sandboxd -n '__sandboxd_is trust' -l list -d 'list what is trusted'

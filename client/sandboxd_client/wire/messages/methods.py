@@ -18,6 +18,12 @@ from sandboxd_client.wire.messages.metrics import MetricsParams, MetricsResult
 from sandboxd_client.wire.messages.policy import (
     ClosePortsParams,
     ClosePortsResult,
+    CredentialListParams,
+    CredentialListResult,
+    CredentialRemoveParams,
+    CredentialRemoveResult,
+    CredentialSetParams,
+    CredentialSetResult,
     DescribeParams,
     DescribeResult,
     EffectiveParams,
@@ -162,6 +168,9 @@ SETTINGS_LOCKED = _row("settings.locked", SettingsLockedParams, SettingsLockedRe
 SETTINGS_SUBSCRIBE = _row("settings.subscribe", SettingsSubscribeParams, SettingsSubscribeResult)
 SETTINGS_LINT = _row("settings.lint", SettingsLintParams, SettingsLintResult)
 SETTINGS_SCHEMA = _row("settings.schema", SettingsSchemaParams, SettingsSchemaResult)
+CREDENTIAL_SET = _row("credential.set", CredentialSetParams, CredentialSetResult)
+CREDENTIAL_REMOVE = _row("credential.remove", CredentialRemoveParams, CredentialRemoveResult)
+CREDENTIAL_LIST = _row("credential.list", CredentialListParams, CredentialListResult)
 POLICY_CLOSE_PORTS = _row("policy.close_ports", ClosePortsParams, ClosePortsResult)
 POLICY_EXPLAIN = _row("policy.explain", ExplainParams, ExplainResult)
 POLICY_EFFECTIVE = _row("policy.effective", EffectiveParams, EffectiveResult)

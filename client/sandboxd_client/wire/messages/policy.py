@@ -1,4 +1,4 @@
-"""`policy.*`: policy queries."""
+"""`policy.*`: policy queries. `credential.*`: values that the proxy puts into requests; no answer has one."""
 
 from __future__ import annotations
 
@@ -83,3 +83,47 @@ class DescribeResult:
     generation: int
     text: str
     facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialSetParams:
+    """The value of `env:NAME`, which the daemon keeps in memory until it ends."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialSetResult:
+    used: bool  # an entry of sandbox.credentials.inject names it
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialRemoveParams:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialRemoveResult:
+    removed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialListParams:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialRecord:
+    """An entry of `sandbox.credentials.inject`."""
+
+    source: str
+    host: str
+    place: str  # such as `header Authorization`
+    state: str  # where the value comes from, `not read yet`, or `missing`
+    variables: tuple[str, ...] = ()  # of commands, with the placeholder
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialListResult:
+    credentials: tuple[CredentialRecord, ...]
