@@ -99,8 +99,8 @@ def test_commands_use_credentials_and_never_hold_them(daemon: DaemonProcess, sec
 
 def test_no_more_is_sent_than_a_limit_allows(daemon: DaemonProcess, origin: Origin) -> None:
     url = origin.url("also.test")
-    script = f"head -c 15000 /dev/zero > a; curl -sS -o one -w '%{{http_code}} ' --data-binary @a {url}; " \
-             f"curl -sS -o two -w '%{{http_code}} ' --data-binary @a {url}; curl -sS -p -o three {url} || echo no"  # fmt: skip
+    post = "curl -sS -w '%{http_code} ' --data-binary @a " + url
+    script = f"head -c 15000 /dev/zero > a; {post} -o one; {post} -o two; curl -sS -p -o three {url} || echo no"
     done = daemon.run("run", "-c", script)
     assert done.stdout == "200 403 no\n", (done.stdout, done.stderr)
     assert len(origin.connections) == 2
