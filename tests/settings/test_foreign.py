@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sandboxd.settings.foreign.converters import CONVERTERS, kind_of
 from sandboxd.settings.foreign.imported import Imported, SourcePlace
+from sandboxd.settings.jsonc import parse_jsonc
 from sandboxd.settings.layer import layer_from_values
 from sandboxd.settings.origins import Source
 
@@ -226,3 +228,56 @@ def test_the_program_is_told_by_name_and_keys() -> None:
     ]  # fmt: skip
     found = [kind_of(tree, name) for tree, name in rows]
     assert found == ["codex", "claude", "fence", "fence", "srt", None]
+
+
+# Files of the shape that the documentation of each program publishes: what is left out of them, and what refuses.
+_SSH = [f"ssh.{key}" for key in ("allowedHosts", "deniedHosts", "allowedCommands", "inheritDeny")]
+PUBLISHED: dict[str, tuple[str, list[str], list[str], tuple[str, ...]]] = {
+    "srt-settings.json": ("srt", ["network.allowUnixSockets"], [], ("src/", "test/", "/tmp")),
+    "fence.jsonc": (
+        "fence",
+        ["network.allowLocalBinding", "filesystem.allowWrite: ~/.agent*", "filesystem.allowWrite: ~/.zcompdump*"],
+        [],
+        ("/tmp", "~/.cache/**", "~/.agent/**", "~/.npm/_cacache"),
+    ),
+    "fence-ssh.json": ("fence", _SSH, ["extends"], ()),
+    "codex-mode.toml": (
+        "codex",
+        ["shell_environment_policy.set", "approval_policy", "mcp_servers", "notify"],
+        [],
+        ("/srv/shared", "~/.pyenv/shims"),
+    ),
+    "codex-profile.toml": (
+        "codex",
+        ["glob_scan_max_depth", "permissions.project.network.unix_sockets", "approval_policy"],
+        [],
+        ("~/other",),
+    ),
+    "claude-settings.json": (
+        "claude",
+        ["allowManagedHooksOnly", "strictKnownMarketplaces", "env"],
+        [],
+        ("//tmp/build", "~/.kube", ".claude/skills/"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_files_are_kept_but_for_what_is_told(name: str) -> None:
+    text = (Path(__file__).parent / "published" / name).read_text()
+    tree: Any = tomllib.loads(text) if name.endswith(".toml") else parse_jsonc(text).root.value
+    kind, leaves, refuses, writable = PUBLISHED[name]
+    assert kind_of(tree, name) == kind
+    done = imported(kind, tree)
+    assert (left(done), refused(done)) == (leaves, refuses)
+    assert tuple(files(done).get("allowWrite", ())) == writable
+    assert layer_from_values(done.settings, Source.CLI).problems == ()
+    source = tree.get("sandbox", tree)
+    for section in ("network", "filesystem"):
+        for key in ("deniedDomains", "denyRead", "denyWrite"):
+            kept = set(done.settings["sandbox"].get(section, {}).get(key, ()))
+            assert kept >= set(source.get(section, {}).get(key, ())), "what closes is kept"
+
+
+def test_published_files_are_each_tried() -> None:
+    assert {one.name for one in (Path(__file__).parent / "published").iterdir()} == set(PUBLISHED)
