@@ -117,17 +117,17 @@ def test_no_command_chooses_whom_the_daemon_believes(
         "env": {"SSL_CERT_FILE": str(trusted)},
     }
     base = secure_origin.url("ok.test", "/me/a").replace("http:", "https:")
-    daemon = start_daemon(**start)  # type: ignore[arg-type]
+    daemon = start_daemon(**start)
     done = daemon.run(
         "run", "-c", f"curl -sS -o /dev/null {base}; echo > ca.pem; rm -f ca.pem; mv ca.pem b; echo > beside"
     )
     assert trusted.read_text() == (TLS / "ca.pem").read_text(), done.stderr
     assert (identity.workspace / "beside").exists() and len(secure_origin.requests) == 1, done.stderr
     daemon.stop()
-    daemon = start_daemon(**start)  # type: ignore[arg-type]
+    daemon = start_daemon(**start)
     done = daemon.run("run", "--", "true")
     assert done.returncode == 125 and "commands could write" in done.stderr, done.stderr
     daemon.stop()
     advised = {"SSL_CERT_FILE": "/etc/ssl/certs/ca-certificates.crt"}
-    done = start_daemon(**start | {"env": advised}).run("run", "--", "true")  # type: ignore[arg-type]
+    done = start_daemon(**start | {"env": advised}).run("run", "--", "true")
     assert done.returncode == 0, done.stderr
