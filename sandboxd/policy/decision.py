@@ -52,6 +52,7 @@ class Reason(StrEnum):
     PORT_CLOSED = "portClosed"
     ADDRESS_DENIED = "addressDenied"
     SERVER_NAME = "serverName"
+    SERVER_UNTRUSTED = "serverUntrusted"
     REQUEST_DENIED = "requestDenied"
     REQUEST_UNCLEAR = "requestUnclear"
     REQUEST_UNSEEN = "requestUnseen"

@@ -182,9 +182,10 @@ async def test_a_value_goes_over_verified_tls_alone() -> None:
         await ask(wire, "GET /", header, host=f"ok.test:{plain.port}")
         await finish(wire[1])
         assert len(origin.heads) == 2 and all(STAND_IN in head and VALUE not in head for head in origin.heads)
-        assert [one.decision.reason for one in proxies.blocked] == [Reason.CREDENTIAL_MISPLACED]
+        reasons = [one.decision.reason for one in proxies.blocked]
+        assert reasons == [Reason.SERVER_UNTRUSTED, Reason.CREDENTIAL_MISPLACED]
         assert VALUE not in str(proxies.blocked) and "env/GH_TOKEN" not in str(proxies.blocked)
-        assert "env:GH_TOKEN" in proxies.blocked[0].decision.text
+        assert "env:GH_TOKEN" in proxies.blocked[1].decision.text
 
 
 ECHOES = {

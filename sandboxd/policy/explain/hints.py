@@ -47,6 +47,7 @@ DENIALS: Final[Mapping[Reason, DenialText]] = {
     Reason.LOCAL_ADDRESS: DenialText("it is an address of this machine or its network", f"{_EXPLAIN} host {{host}}"),
     Reason.ADDRESS_DENIED: DenialText("a rule denies the address", f"{_EXPLAIN} host {{host}}"),
     Reason.SERVER_NAME: DenialText("a tunnel to another host asked for it", f"{_EXPLAIN} host {{host}}"),
+    Reason.SERVER_UNTRUSTED: DenialText("its certificate is not valid", "have the server's certificate corrected"),
     Reason.REQUEST_DENIED: DenialText("a rule for requests denies it", "sandboxd explain host {host}"),
     Reason.REQUEST_UNCLEAR: DenialText("servers may read its path in several ways", "send a plain path"),
     Reason.REQUEST_UNSEEN: DenialText("its requests cannot be seen", "sandboxd explain host {host}"),

@@ -31,6 +31,7 @@ from sandboxd.proxy.streams.client_watch import ClientGone, ClientWatch
 from sandboxd.proxy.streams.connection import OutboundConnection
 from sandboxd.proxy.streams.stream import Stream
 from sandboxd.proxy.streams.tunnel import Tunnels
+from sandboxd.proxy.tls.channel import TlsFault
 from sandboxd.proxy.upstream.parent_dialer import login_refused, proxy_authorization
 
 
@@ -83,7 +84,7 @@ class Exchange:
         try:
             await origin.send(_render(origin.connection, head, framing, target, self._injection))
         except OSError as error:
-            raise _lost(origin) from error
+            raise _lost(origin, error=error) from error
         watch = ClientWatch(self._client, self._limits.half_closed_s, paused=framing.has_body)
         try:
             async with watch:
@@ -170,7 +171,7 @@ class Exchange:
                     try:
                         data = await origin.receive()
                     except OSError as error:
-                        raise _lost(origin, begun) from error
+                        raise _lost(origin, begun, error) from error
                     if not data:
                         raise _lost(origin, begun)
                     begun = True
@@ -294,7 +295,11 @@ def _bad_answer(why: str) -> DialError:
     return DialError("bad_answer", f"the answer of the server is not valid HTTP/1.1: {why}")
 
 
-def _lost(origin: OriginStream, begun: bool = False) -> Exception:
+def _lost(origin: OriginStream, begun: bool = False, error: OSError | None = None) -> Exception:
+    if isinstance(error, TlsFault):
+        host = origin.connection.host
+        hint = f"if it wants a certificate of the program: sandboxd settings add sandbox.network.tls.exclude {host.uri}"
+        return DialError("tls_failed", f"{host} ended the TLS connection: {error}", hint=hint)
     if not origin.fresh and not begun:
         return _StaleOrigin()
     where = origin.connection.host.authority(origin.connection.port)

@@ -30,7 +30,7 @@ from sandboxd.proxy.outbound import Outbound
 from sandboxd.proxy.streams.connection import OutboundConnection
 from sandboxd.proxy.streams.stream import Stream
 from sandboxd.proxy.tls.authority import HTTP1, HTTP2, Authority
-from sandboxd.proxy.tls.channel import TlsChannel
+from sandboxd.proxy.tls.channel import ServerUntrusted, TlsChannel, TlsEnd
 from sandboxd.proxy.transparent.tls_hello import NOT_TLS, HelloReader, Opening
 
 _METHOD: Final = re.compile(rb"[A-Z][A-Z-]{0,31} ")
@@ -94,7 +94,7 @@ class RequestTunnel:
         origin = OriginStream(connection, asyncio.get_running_loop(), self.client.share)
         if self.authority is not None:
             try:
-                await _secure(origin, self.authority.client_context(self.offered), self.limits)
+                await _secure(origin, self.authority.channel_to(self.host, self.offered), self.limits)
             except BaseException:
                 self.outbound.release(connection)
                 origin.close()
@@ -187,6 +187,9 @@ class RequestTunnels:
             origin = await tunnel.open()
         except DialError as error:
             tunnel.fault = error
+            if error.slug == "tls_untrusted":
+                decision = Decision(Behavior.DENY, Reason.SERVER_UNTRUSTED, error.message, hint=error.hint)
+                self._outbound.report("TLS", host, tunnel.port, decision)
         tunnel.offered = (HTTP1.encode(),)
         try:
             async with asyncio.timeout(self._limits.head_s):
@@ -227,21 +230,18 @@ class RequestTunnels:
         self._outbound.report(tunnel.connection.operation, tunnel.host, tunnel.port, decision)
 
 
-async def _secure(origin: OriginStream, context: ssl.SSLContext, limits: ProxyLimits) -> None:
+async def _secure(origin: OriginStream, channel: TlsEnd, limits: ProxyLimits) -> None:
     """Shake hands with a server, and verify it. Raises DialError."""
     host = origin.connection.host
     try:
         async with asyncio.timeout(limits.head_s):
-            await origin.start_tls(TlsChannel(context, server_side=False, server_name=host.name))
-    except ssl.SSLCertVerificationError as error:
+            await origin.start_tls(channel)
+    except ServerUntrusted as error:
         raise DialError(
             "tls_untrusted",
-            f"the certificate of {host} is not valid: {error.verify_message}",
+            f"the certificate of {host} is not valid: {error}",
             hint="have the server's certificate corrected, or its authority added to those of this machine",
         ) from None
-    except ssl.SSLError as error:
-        why = (error.reason or "it broke").replace("_", " ").lower()
-        raise DialError("tls_failed", f"the TLS handshake with {host} failed: {why}") from None
     except TimeoutError:
         raise DialError("connect_timeout", f"{host} did not complete the TLS handshake in time") from None
     except OSError as error:

@@ -41,6 +41,7 @@ from sandboxd.proxy.http2.sides import WINDOW, Flow, Side, credit_connection, en
 from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.outbound import Outbound, Refused
 from sandboxd.proxy.streams.stream import Stream
+from sandboxd.proxy.tls.channel import TlsFault
 
 MOST_RESETS: Final = 200
 """Unanswered requests that a client may take back, besides as many as were answered."""
@@ -181,6 +182,11 @@ class _Http2Session:
         async def read() -> None:
             try:
                 await self._read_all(side)
+            except TlsFault as error:
+                host = self.tunnel.host
+                hint = f"if it wants a certificate: sandboxd settings add sandbox.network.tls.exclude {host.uri}"
+                self._lose_server(DialError("tls_failed", f"{host} ended the TLS connection: {error}", hint=hint))
+                self._flush()
             except (OSError, ProtocolError) as error:
                 with contextlib.suppress(OSError):
                     side.flush()
@@ -213,7 +219,8 @@ class _Http2Session:
                 await other.drained()
         if side is self.client:
             raise ConnectionResetError("the client closed the connection")
-        self._lose_server()
+        where = self.tunnel.host.authority(self.tunnel.port)
+        self._lose_server(DialError("connection_lost", f"{where} closed the connection without a complete answer"))
         self._flush()
 
     def _flush(self) -> None:
@@ -232,17 +239,16 @@ class _Http2Session:
                 self._reset(exchange, ErrorCodes.REFUSED_STREAM)
         self._leave()
 
-    def _lose_server(self) -> None:
+    def _lose_server(self, lost: DialError) -> None:
         """Answer what the server has not, because it closed the connection."""
-        where = self.tunnel.host.authority(self.tunnel.port)
-        lost = DialError("connection_lost", f"{where} closed the connection without a complete answer")
+        again = lost.slug == "connection_lost"
         for exchange in tuple(self.exchanges.values()):
             if exchange.deciding is not None or exchange.down.ended:
                 continue
             head = exchange.head
             if exchange.answered:
                 self._reset(exchange, ErrorCodes.INTERNAL_ERROR)
-            elif head is not None and head.method in SAFE_TO_REPEAT and exchange.up.ended and not exchange.up.taken:
+            elif again and head is not None and head.method in SAFE_TO_REPEAT and not exchange.up.taken:
                 self._reset(exchange, ErrorCodes.REFUSED_STREAM)  # so that clients send it again
             else:
                 self._answer(exchange, error_response(lost))

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Final
 
 from sandboxd.proxy.fair_share import CIPHER, STEP, Share
-from sandboxd.proxy.tls.channel import TlsChannel
+from sandboxd.proxy.tls.channel import TlsEnd
 
 READ_SIZE: Final = 65536
 HEAD_READ_SIZE: Final = 8192
@@ -105,7 +105,7 @@ class Stream:
         self._sent = 0
         self._skip = 0
         self._kept = False
-        self._tls: TlsChannel | None = None
+        self._tls: TlsEnd | None = None
         self._between = False
         self.is_tunnelled = False
         """Set for requests inside a tunnel, which another process could not tell from requests to the proxy."""
@@ -143,7 +143,7 @@ class Stream:
 
     # TLS inside the connection
 
-    async def start_tls(self, channel: TlsChannel) -> None:
+    async def start_tls(self, channel: TlsEnd) -> None:
         """Shake hands; from then on the content is read and written. Raises OSError."""
         data = self.take_pending()
         await self.share.turn()

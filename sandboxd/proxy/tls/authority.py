@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.x509 import Certificate, ExtensionType, GeneralName, Name
 
+    from sandboxd.proxy.tls.server_channel import ServerChannel, ServerContext
+
 NAME: Final = "sandboxd (this machine, sandboxed commands only)"
 AUTHORITY_DAYS: Final = 30
 HOST_DAYS: Final = 3
@@ -67,19 +69,30 @@ class Authority:
         self.hosts = record.hosts if record else tuple(sorted({pattern.text for pattern in hosts}))
         self.certificate = self._certificate.public_bytes(serialization.Encoding.PEM).decode()
         """The certificate that commands trust, as PEM."""
-        offers: tuple[tuple[str, ...], ...] = ((HTTP1,), (HTTP2,), (HTTP2, HTTP1))
-        self._client_contexts = {offered: _client_context(believed, offered) for offered in offers}
+        self._believed = tuple(believed)
+        self._servers: dict[tuple[str, ...], ServerContext] = {}
+        self._shared((HTTP1,))
 
     @property
     def record(self) -> AuthorityRecord:
         return AuthorityRecord(self.hosts, _pem_of(self._key), self.certificate)
 
-    def client_context(self, offered: Collection[bytes]) -> ssl.SSLContext:
-        """Return the client's side of TLS, with the authorities that this machine trusts (SSL_CERT_FILE of the daemon).
+    def _shared(self, offered: tuple[str, ...]) -> ServerContext:
+        """Return what connections to servers with this offer share. Raises HostError."""
+        from sandboxd.proxy.tls.server_channel import ServerContext
+
+        if offered not in self._servers:
+            self._servers[offered] = ServerContext(self._believed, offered)
+        return self._servers[offered]
+
+    def channel_to(self, host: Host, offered: Collection[bytes]) -> ServerChannel:
+        """Return the proxy's end of a connection to a server.
 
         `offered` are the protocols that the command's own handshake offers."""
+        from sandboxd.proxy.tls.server_channel import ServerChannel
+
         known = tuple(name for name in (HTTP2, HTTP1) if name.encode() in offered)
-        return self._client_contexts[known or (HTTP1,)]
+        return ServerChannel(self._shared(known or (HTTP1,)), host.name)
 
     def context_for(self, host: Host, protocol: str = HTTP1) -> ssl.SSLContext:
         """Return the server's side of TLS for a host, with a certificate for it and the protocol of the server."""
@@ -146,32 +159,17 @@ _USAGES: Final = (
 )  # fmt: skip
 
 
-def _client_context(believed: Sequence[str], offered: Sequence[str]) -> ssl.SSLContext:
-    """Make the client's side of TLS. Raises HostError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if believed else ssl.create_default_context()
-    for path in believed:
-        try:
-            context.load_verify_locations(**{"capath" if os.path.isdir(path) else "cafile": path})
-        except OSError as error:
-            raise HostError(
-                "tls_no_authorities",
-                f"{path} cannot be read as certificate authorities: {error.strerror or error}",
-                hint="correct SSL_CERT_FILE of the daemon, and run: sandboxd restart",
-            ) from None
-    context.set_alpn_protocols(offered)
-    return context
-
-
 def _library() -> Any:
     try:
         import h2  # noqa: F401
+        import OpenSSL  # noqa: F401
         from cryptography import x509
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError:
         raise HostError(
             "tls_unavailable",
-            "sandbox.network.tls needs the Python packages cryptography and h2, which are not installed",
+            "sandbox.network.tls needs the Python packages cryptography, h2 and pyOpenSSL, which are not installed",
             hint="pip install 'sandboxd[tls]'",
         ) from None
     return x509, serialization, ec

@@ -7,9 +7,32 @@ from __future__ import annotations
 
 import contextlib
 import ssl
+from typing import Protocol
 
 RECORD = 16384
 """Most content of one record (RFC 8446, section 5.1)."""
+
+
+class TlsFault(ConnectionError):
+    """A TLS connection that broke, with OpenSSL's reason."""
+
+
+class ServerUntrusted(TlsFault):
+    """A server whose certificate is not valid."""
+
+
+class TlsEnd(Protocol):
+    """One end of a TLS connection, as a stream uses it."""
+
+    ended: bool
+
+    @property
+    def protocol(self) -> str | None: ...
+    def shake_hands(self, data: bytes = b"") -> bool: ...
+    def receive(self, data: bytes) -> bytes: ...
+    def send(self, content: bytes) -> bytes: ...
+    def end(self) -> bytes: ...
+    def take_output(self) -> bytes: ...
 
 
 class TlsChannel:

@@ -1,0 +1,261 @@
+"""The proxy's end of a TLS connection to a server, without I/O, which asks for a proof against revocation.
+
+Python's own module cannot ask for one (OCSP stapling, RFC 6066, section 8), so OpenSSL is used through pyOpenSSL. A
+certificate is refused if the proof says that it is revoked, or if it requires a proof (RFC 7633) and none is valid."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.x509 import ocsp
+from cryptography.x509.oid import ExtendedKeyUsageOID
+from OpenSSL import SSL, crypto
+
+from sandboxd.errors import HostError
+from sandboxd.proxy.tls.channel import RECORD, ServerUntrusted, TlsFault
+
+CIPHERS: Final = b"@SECLEVEL=2:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM"
+"""The cipher suites of Python's ssl."""
+_RELEASE_BUFFERS: Final = 0x10
+_NO_RENEGOTIATION: Final = 1 << 30
+_MOST_READ: Final = 1 << 20
+_FAULTS: Final = {
+    9: "certificate is not yet valid",
+    10: "certificate has expired",
+    18: "self-signed certificate",
+    19: "self-signed certificate in certificate chain",
+    20: "unable to get local issuer certificate",
+    21: "unable to verify the first certificate",
+    23: "certificate revoked",
+    24: "invalid CA certificate",
+    26: "unsuitable certificate purpose",
+    47: "permitted subtree violation",
+    48: "excluded subtree violation",
+    66: "certificate key is too weak",
+    67: "CA certificate key is too weak",
+    68: "CA signature digest algorithm is too weak",
+}
+"""Verification codes of OpenSSL (X509_STORE_CTX_get_error(3))."""
+
+
+@dataclass(slots=True)
+class _Check:
+    """The name that a certificate must have, and why it is not believed."""
+
+    name: str
+    fault: str = ""
+
+
+class ServerContext:
+    """The part that connections with the same offer of protocols share. Raises HostError.
+
+    `believed` are files and directories of certificate authorities, by default the system's."""
+
+    def __init__(self, believed: Sequence[str], offered: Sequence[str]) -> None:
+        self.context = SSL.Context(SSL.TLS_CLIENT_METHOD)
+        self.context.set_min_proto_version(SSL.TLS1_2_VERSION)
+        self.context.set_options(SSL.OP_NO_COMPRESSION | _NO_RENEGOTIATION)
+        self.context.set_mode(_RELEASE_BUFFERS)
+        self.context.set_cipher_list(CIPHERS)
+        self.context.set_alpn_protos([name.encode("ascii") for name in offered])
+        self.context.set_ocsp_client_callback(_check_proof)
+        if not believed:
+            self.context.set_default_verify_paths()
+        for path in believed:
+            try:
+                self.context.load_verify_locations(*((None, path) if os.path.isdir(path) else (path, None)))
+            except SSL.Error as error:
+                raise HostError(
+                    "tls_no_authorities",
+                    f"{path} cannot be read as certificate authorities: {_reason(error)}",
+                    hint="correct SSL_CERT_FILE of the daemon, and run: sandboxd restart",
+                ) from None
+
+
+class ServerChannel:
+    """Feed `receive` with what the server sent; send what `take_output` returns after each step.
+
+    `ended` is set by the server's close_notify. Every method raises TlsFault when the connection is broken; the alert
+    for the server is in `take_output` then."""
+
+    def __init__(self, shared: ServerContext, name: str) -> None:
+        self._check = _Check(name)
+        self.ended = False
+        self._tls = SSL.Connection(shared.context, None)
+        self._tls.set_app_data(self._check)
+        self._tls.set_verify(SSL.VERIFY_PEER, _verify)
+        self._tls.set_connect_state()
+        if not _is_address(name):
+            self._tls.set_tlsext_host_name(name.encode("ascii"))
+        self._tls.request_ocsp()
+
+    def shake_hands(self, data: bytes = b"") -> bool:
+        """Take handshake bytes; return whether the handshake is complete."""
+        self._feed(data)
+        try:
+            self._tls.do_handshake()
+        except SSL.WantReadError:
+            return False
+        except SSL.Error as error:
+            if self._check.fault:
+                raise ServerUntrusted(self._check.fault) from None
+            raise TlsFault(_reason(error)) from None
+        return True
+
+    @property
+    def protocol(self) -> str | None:
+        """Return the protocol that ALPN chose."""
+        return self._tls.get_alpn_proto_negotiated().decode("ascii", "replace") or None
+
+    def _feed(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self._tls.bio_write(view) :]
+
+    def receive(self, data: bytes) -> bytes:
+        """Return the content of these bytes."""
+        self._feed(data)
+        content: list[bytes] = []
+        while True:
+            try:
+                content.append(self._tls.recv(RECORD))
+            except SSL.WantReadError:
+                break
+            except SSL.ZeroReturnError:
+                self.ended = True
+                break
+            except SSL.Error as error:
+                raise TlsFault(_reason(error)) from None
+        return content[0] if len(content) == 1 else b"".join(content)
+
+    def send(self, content: bytes) -> bytes:
+        """Return the bytes to send for some content."""
+        view = memoryview(content)
+        try:
+            while view:
+                view = view[self._tls.send(view[:RECORD]) :]
+        except SSL.Error as error:
+            raise TlsFault(_reason(error)) from None
+        return self.take_output()
+
+    def end(self) -> bytes:
+        """Return the bytes that tell the server of the end."""
+        try:
+            self._tls.shutdown()
+        except SSL.Error:  # the connection is broken
+            return b""
+        return self.take_output()
+
+    def take_output(self) -> bytes:
+        output: list[bytes] = []
+        try:
+            while not output or len(output[-1]) == _MOST_READ:
+                output.append(self._tls.bio_read(_MOST_READ))
+        except SSL.Error:  # nothing is left
+            pass
+        return b"".join(output)
+
+
+def _verify(connection: SSL.Connection, certificate: crypto.X509, code: int, depth: int, valid: int) -> bool:
+    """Check one certificate of the chain, after OpenSSL has."""
+    check = connection.get_app_data()
+    fault = "" if valid else _FAULTS.get(code, f"verification code {code}")
+    if not fault and depth == 0 and not _is_for(certificate.to_cryptography(), check.name):
+        fault = f"hostname mismatch, certificate is not valid for {check.name!r}"
+    check.fault = check.fault or fault
+    return not fault
+
+
+def _is_for(certificate: x509.Certificate, name: str) -> bool:
+    """Return whether a certificate names a host (RFC 9525, section 6): wildcards stand for one whole first label."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return False
+    if _is_address(name):
+        return ip_address(name) in names.get_values_for_type(x509.IPAddress)
+    parent = name.partition(".")[2]
+    wanted = {name, f"*.{parent}"} if "." in parent else {name}
+    return any(one.lower().rstrip(".") in wanted for one in names.get_values_for_type(x509.DNSName))
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_proof(connection: SSL.Connection, data: bytes, _: object) -> bool:
+    check = connection.get_app_data()
+    chain = connection.get_verified_chain(as_cryptography=True) or []
+    check.fault = fault_of_proof(data, chain, datetime.now(UTC)) if chain else "no verified chain"
+    return not check.fault
+
+
+def fault_of_proof(data: bytes, chain: Sequence[x509.Certificate], now: datetime) -> str:
+    """Return why a chain is not believed, for a stapled answer about its first certificate; empty if it is."""
+    leaf = chain[0]
+    try:
+        found = ocsp.load_der_ocsp_response(data) if data else None
+        if found is not None and found.response_status is not ocsp.OCSPResponseStatus.SUCCESSFUL:
+            found = None
+        if found is not None and found.serial_number != leaf.serial_number:
+            found = None
+        if found is not None and found.certificate_status is ocsp.OCSPCertStatus.REVOKED:
+            return "certificate revoked, as the server's own OCSP answer says"
+        required = x509.TLSFeatureType.status_request in leaf.extensions.get_extension_for_class(x509.TLSFeature).value
+        good = found is not None and found.certificate_status is ocsp.OCSPCertStatus.GOOD and len(chain) > 1
+        if required and not (good and found is not None and _is_valid(found, chain[1], now)):
+            return "it requires a valid OCSP answer, and the server sent none"
+    except x509.ExtensionNotFound:
+        return ""
+    except ValueError:
+        return "the server's OCSP answer cannot be read"
+    return ""
+
+
+def _is_valid(answer: ocsp.OCSPResponse, issuer: x509.Certificate, now: datetime) -> bool:
+    """Return whether an answer is fresh, and signed by the issuer or for it."""
+    end = answer.next_update_utc
+    if answer.this_update_utc > now or (end is not None and end < now):
+        return False
+    signers = [issuer]
+    for one in answer.certificates:
+        try:
+            one.verify_directly_issued_by(issuer)
+            usage = one.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+            continue
+        if ExtendedKeyUsageOID.OCSP_SIGNING in usage and one.not_valid_before_utc <= now <= one.not_valid_after_utc:
+            signers.append(one)
+    return any(_has_signed(signer, answer) for signer in signers)
+
+
+def _has_signed(signer: x509.Certificate, answer: ocsp.OCSPResponse) -> bool:
+    key, hashed = signer.public_key(), answer.signature_hash_algorithm
+    try:
+        if isinstance(key, rsa.RSAPublicKey) and hashed is not None:
+            key.verify(answer.signature, answer.tbs_response_bytes, padding.PKCS1v15(), hashed)
+        elif isinstance(key, ec.EllipticCurvePublicKey) and hashed is not None:
+            key.verify(answer.signature, answer.tbs_response_bytes, ec.ECDSA(hashed))
+        else:
+            return False
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _reason(error: SSL.Error) -> str:
+    """Return OpenSSL's last reason."""
+    found = error.args[0] if error.args else ()
+    return str(found[-1][-1]) if isinstance(found, list) and found else str(error) or "it broke"
