@@ -25,6 +25,7 @@ WORDS = {
     "AsyncIterator": "Iterator",
     "AsyncClient": "Client",
     "AsyncConnector": "SharedConnector",
+    "AsyncPreparing": "Preparing",
     "AsyncProcess": "Process",
     "AsyncRpcMethods": "RpcMethods",
     "AsyncSession": "Session",

@@ -23,6 +23,7 @@ from sandboxd_client.errors import (
     WrapOutdated,
 )
 from sandboxd_client.running.aio_process import (
+    AsyncPreparing,
     AsyncProcess,
     approved,
     ask_to_run_outside,
@@ -56,7 +57,6 @@ from sandboxd_client.running.launching import (
     secrets_warning,
     wants_outside,
     wrap_arguments,
-    wrapped_launch,
 )
 from sandboxd_client.running.override import wants_question
 from sandboxd_client.transport.aio_connection import AsyncConnector
@@ -95,7 +95,9 @@ class AsyncClient(AsyncRpcMethods):
     `socket` is a path (default: see `wire.location`), `timeout` the limit of an answer in seconds. With the `role`
     "agent" every connection keeps only the powers over its own sessions: no settings, no answers to prompts, no
     sessions of others, and no widening of rules. Otherwise commands without a session run in that of
-    $SANDBOXD_SESSION, if it is set."""
+    $SANDBOXD_SESSION, if it is set.
+
+    With `prepare` a blocking client keeps one sandbox ready after a command, for the next one in the same place."""
 
     def __init__(
         self,
@@ -104,11 +106,13 @@ class AsyncClient(AsyncRpcMethods):
         autostart: bool = True,
         timeout: float | None = DEFAULT_TIMEOUT_S,
         role: Role = "full",
+        prepare: bool = False,
     ) -> None:
         self._connector = AsyncConnector(socket, autostart=autostart, timeout=timeout, role=role)
         self._session = None if role == "agent" else session_around(os.environ)
         self._warned: set[str | None] = set()  # sessions with a SandboxOffWarning
         self._warned_of_secrets = False
+        self._preparing = AsyncPreparing(prepare, self._connector, self._session)
 
     # the connection
 
@@ -128,6 +132,7 @@ class AsyncClient(AsyncRpcMethods):
 
     async def close(self) -> None:
         """Close the connection and end its sessions; a later call connects anew."""
+        self._preparing.close()
         await self._connector.close()
 
     async def call(self, method: Method[P, R], params: P) -> R:
@@ -193,7 +198,9 @@ class AsyncClient(AsyncRpcMethods):
         """Start a command: a string is a shell line, a list a program's argv."""
         check_options(options, SpawnOptions, "spawn")
         check_streams(options)
-        return await start(await self._launch(command, options), options, self.wrap_outcome)
+        process = await start(await self._launch(command, options), options, self.wrap_outcome)
+        self._preparing.next(options)
+        return process
 
     @overload
     async def run(self, command: Command, *, text: Literal[True], **options: Unpack[TextOptions]) -> Completed[str]: ...
@@ -228,6 +235,7 @@ class AsyncClient(AsyncRpcMethods):
             except subprocess.TimeoutExpired as expired:
                 bounded.fill(expired)
                 raise
+        self._preparing.next(spawning)
         bounded.fill(done)
         self._connector.remember(done)
         if ask and done.violations:
@@ -250,7 +258,7 @@ class AsyncClient(AsyncRpcMethods):
                 return bare_launch(command, options, absolute(arguments.get("cwd")), decision)
         elif wants_outside(options):
             raise ValueError("dangerously_disable_sandbox needs decide=True: only a decision lets a command run bare")
-        return wrapped_launch(command, options, await self.wrap(**arguments), decision)
+        return await self._preparing.launch(self, command, options, arguments, decision)
 
     async def _decided(self, command: Command, options: SpawnOptions) -> ShouldSandboxResult:
         """Ask for the decision, and a user where it says so. Raises CommandRefused."""

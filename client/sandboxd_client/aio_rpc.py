@@ -248,6 +248,7 @@ class AsyncRpcMethods:
         command_id: str | None = None,
         command_text: str | None = None,
         overrides: OverridesRecord | None = None,
+        prepared: str | None = None,
     ) -> WrapResult:
         """Return the launch spec of a command. It always wraps."""
         if (command is None) == (argv is None):
@@ -264,6 +265,7 @@ class AsyncRpcMethods:
             command_id=command_id,
             command_text=command_text,
             overrides=overrides,
+            prepared=prepared,
         )
         return await self.call(methods.WRAP, params)
 

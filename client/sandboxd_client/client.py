@@ -49,10 +49,10 @@ from sandboxd_client.running.launching import (
     secrets_warning,
     wants_outside,
     wrap_arguments,
-    wrapped_launch,
 )
 from sandboxd_client.running.override import wants_question
 from sandboxd_client.running.process import (
+    Preparing,
     Process,
     approved,
     ask_to_run_outside,
@@ -96,7 +96,9 @@ class Client(RpcMethods):
     `socket` is a path (default: see `wire.location`), `timeout` the limit of an answer in seconds. With the `role`
     "agent" every connection keeps only the powers over its own sessions: no settings, no answers to prompts, no
     sessions of others, and no widening of rules. Otherwise commands without a session run in that of
-    $SANDBOXD_SESSION, if it is set."""
+    $SANDBOXD_SESSION, if it is set.
+
+    With `prepare` a blocking client keeps one sandbox ready after a command, for the next one in the same place."""
 
     def __init__(
         self,
@@ -105,11 +107,13 @@ class Client(RpcMethods):
         autostart: bool = True,
         timeout: float | None = DEFAULT_TIMEOUT_S,
         role: Role = "full",
+        prepare: bool = False,
     ) -> None:
         self._connector = SharedConnector(socket, autostart=autostart, timeout=timeout, role=role)
         self._session = None if role == "agent" else session_around(os.environ)
         self._warned: set[str | None] = set()  # sessions with a SandboxOffWarning
         self._warned_of_secrets = False
+        self._preparing = Preparing(prepare, self._connector, self._session)
 
     # the connection
 
@@ -129,6 +133,7 @@ class Client(RpcMethods):
 
     def close(self) -> None:
         """Close the connection and end its sessions; a later call connects anew."""
+        self._preparing.close()
         self._connector.close()
 
     def call(self, method: Method[P, R], params: P) -> R:
@@ -194,7 +199,9 @@ class Client(RpcMethods):
         """Start a command: a string is a shell line, a list a program's argv."""
         check_options(options, SpawnOptions, "spawn")
         check_streams(options)
-        return start(self._launch(command, options), options, self.wrap_outcome)
+        process = start(self._launch(command, options), options, self.wrap_outcome)
+        self._preparing.next(options)
+        return process
 
     @overload
     def run(self, command: Command, *, text: Literal[True], **options: Unpack[TextOptions]) -> Completed[str]: ...
@@ -229,6 +236,7 @@ class Client(RpcMethods):
             except subprocess.TimeoutExpired as expired:
                 bounded.fill(expired)
                 raise
+        self._preparing.next(spawning)
         bounded.fill(done)
         self._connector.remember(done)
         if ask and done.violations:
@@ -251,7 +259,7 @@ class Client(RpcMethods):
                 return bare_launch(command, options, absolute(arguments.get("cwd")), decision)
         elif wants_outside(options):
             raise ValueError("dangerously_disable_sandbox needs decide=True: only a decision lets a command run bare")
-        return wrapped_launch(command, options, self.wrap(**arguments), decision)
+        return self._preparing.launch(self, command, options, arguments, decision)
 
     def _decided(self, command: Command, options: SpawnOptions) -> ShouldSandboxResult:
         """Ask for the decision, and a user where it says so. Raises CommandRefused."""

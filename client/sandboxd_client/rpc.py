@@ -249,6 +249,7 @@ class RpcMethods:
         command_id: str | None = None,
         command_text: str | None = None,
         overrides: OverridesRecord | None = None,
+        prepared: str | None = None,
     ) -> WrapResult:
         """Return the launch spec of a command. It always wraps."""
         if (command is None) == (argv is None):
@@ -265,6 +266,7 @@ class RpcMethods:
             command_id=command_id,
             command_text=command_text,
             overrides=overrides,
+            prepared=prepared,
         )
         return self.call(methods.WRAP, params)
 

@@ -353,6 +353,7 @@ class _Steps:
             look_at_settings=policies.look,
             record_places=policies.places.record,
             find_sockets=platform.find_sockets,
+            prepare=platform.prepare,
         )
         sessions = await self.stack.enter_async_context(
             Sessions(parts, None if base.crash_store is None else base.crash_store.session)

@@ -36,7 +36,7 @@ from sandboxd.rpc.handlers import violations as violation_methods
 from sandboxd.rpc.server import Connections
 from sandboxd.rpc.socket import DirectoryLock, ListeningSocket, ListeningSocketRecord
 from sandboxd.runtime.certificate_trust import CertificateTrust
-from sandboxd.runtime.close_unresumed import close_descriptors
+from sandboxd.runtime.command_record import close_descriptors
 from sandboxd.runtime.prompts.open_prompts import Prompts, QuestionsRecord
 from sandboxd.runtime.session import Inherited, PlanningPolicy, SandboxSession
 from sandboxd.runtime.session_records import SessionState, joined

@@ -223,6 +223,7 @@ async def linux_platform(context: BackendContext) -> AsyncIterator[Platform]:
             warnings=lambda: backend.warnings,
             scan_warnings=lambda: (*facts.warnings, *appearances.warnings),
             find_sockets=lambda places: with_names(find_sockets(places)),
+            prepare=backend.prepare,
             launch_handover=LaunchHandover(
                 prepared, hand_over, Inherited(backend.resume, backend.inside), end_inherited, backend.keep
             ),

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
-from sandboxd.backends.base import Backend
+from sandboxd.backends.base import Backend, Prepare
 from sandboxd.handover.document import Incoming, Outgoing
 from sandboxd.host.features import CheckStep
 from sandboxd.plan.host_facts import SocketsAtStart
@@ -78,6 +78,7 @@ class Platform:
     """The directories of the host that a session's changes can be laid over (`Place.overlays`)."""
     find_sockets: FindSockets = lambda places: SocketsAtStart()
     """Search for the existing Unix sockets."""
+    prepare: Prepare | None = None
     launch_handover: LaunchHandover | None = None
     """None where the sandboxes cannot outlive their daemon."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -40,6 +40,8 @@ class LaunchSpec:
     """The host can connect into the sandbox: there will be `Listeners.inside`."""
     shares_localhost: bool = False
     """Connections to servers of the session's other commands can be captured."""
+    prepared: bool = False
+    """A waiting sandbox runs it: there is nothing to spawn."""
     tmp: str = ""
     """The directory with what the session writes in /tmp, where the host can see it."""
 
@@ -183,6 +185,19 @@ class LaunchHandle(Protocol):
 
     def kill(self) -> None:
         """End the whole tree at once."""
+
+
+class PreparedHandle(LaunchHandle, Protocol):
+    """The handle of a sandbox that waits for its command."""
+
+    async def claim(self, arguments: Sequence[str], observer: Observer) -> None:
+        """Give it its command, which starts once the observer of the launch lets it start.
+
+        Raises DaemonError where it is not the sandbox any more that it was made as."""
+
+
+Prepare = Callable[[str, Plan, Observer], Awaitable[tuple["LaunchSpec", PreparedHandle]]]
+"""Launches a sandbox that waits for its command, by id and plan. Raises HostError where that is not possible."""
 
 
 class Backend(Protocol):

@@ -251,6 +251,7 @@ class _Builder:
             weaker_network_isolation=value("sandbox.enableWeakerNetworkIsolation"),
             allow_apple_events=value("sandbox.allowAppleEvents"),
             allow_pty=value("sandbox.allowPty"),
+            prepare_sandboxes=value("sandbox.prepareSandboxes"),
             keychain=all(entry.value != "credentials" for entry in self._reader.entries("sandbox.presets")),
             bwrap_path=self._reader.program("sandbox.bwrapPath"),
         )

@@ -255,6 +255,7 @@ class PlatformPolicy:
     weaker_network_isolation: bool = False
     allow_apple_events: bool = False
     allow_pty: bool = False
+    prepare_sandboxes: bool = True
     keychain: bool = True
     bwrap_path: str | None = None
 

@@ -24,8 +24,7 @@ from sandboxd.policy.violation import DenialEvent, limit_met
 from sandboxd.proxy.fair_share import Share
 from sandboxd.proxy.server import ProxyServer
 from sandboxd.quantities import duration_text
-from sandboxd.runtime.close_unresumed import close_descriptors
-from sandboxd.runtime.command_record import CommandRecord, State
+from sandboxd.runtime.command_record import CommandRecord, State, close_descriptors
 from sandboxd.runtime.events import RunEnded, RunStarted
 from sandboxd.runtime.rate_bound import RateBound
 from sandboxd.runtime.servers.published_ports import PublishedPorts
@@ -113,6 +112,8 @@ class Command:
         self._sockets = sockets
         self.shares_localhost = False
         """It reaches servers of the session's other commands, and they reach its own."""
+        self.was_prepared = False
+        """Its sandbox was there before it, and may have ended just then: another wrap may succeed."""
         self.looks_for_sockets = False
         """It can connect to some: what is there is looked for before it runs."""
         self.attributing: asyncio.Task[None] | None = None
@@ -408,7 +409,7 @@ class Command:
         self.state = State.ENDED
         self._status = status
         if not self._started and self._reason is None:
-            self._is_outdated = not self._files_hold()
+            self._is_outdated = self.was_prepared or not self._files_hold()
             if self._is_outdated:
                 self._remove_made(self.claimed_at or math.inf)
             self._reason = "the sandbox ended before the command started"

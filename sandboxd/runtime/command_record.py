@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import os
 from dataclasses import dataclass
 
-from sandboxd.handover.record import NO_DESCRIPTOR, Descriptor
+from sandboxd.handover.record import NO_DESCRIPTOR, Descriptor, write_record
 from sandboxd.plan.host_facts import SocketsAtStart
 from sandboxd.proxy.server import ProxyRecord
 from sandboxd.runtime.servers.published_ports import PublishedRecord
@@ -62,3 +64,11 @@ class CommandRecord:
             overrides=self.overrides or NO_OVERRIDES,
             publish=() if self.published is None else self.published.publications,
         )
+
+
+def close_descriptors(record: object) -> None:
+    """Close the descriptors in a record of another daemon that could not be resumed."""
+    _, descriptors = write_record(record)
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)

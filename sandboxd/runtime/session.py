@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from sandboxd.backends.base import Backend, LaunchHandle, LaunchSpec, Observer, SandboxNetwork
+from sandboxd.backends.base import Backend, LaunchHandle, LaunchSpec, Observer, Prepare, SandboxNetwork
 from sandboxd.errors import CallerError, DaemonError, HostError
 from sandboxd.plan.environment import session_variables
 from sandboxd.plan.filesystem.attribution import Attribution
@@ -26,12 +26,12 @@ from sandboxd.policy.ignored_violations import is_ignored
 from sandboxd.policy.model import NetworkPolicy, Policy
 from sandboxd.proxy.server import ProxyServer
 from sandboxd.proxy.session_bounds import SessionBounds
-from sandboxd.runtime.close_unresumed import close_descriptors
 from sandboxd.runtime.command import Command
-from sandboxd.runtime.command_record import CommandRecord, State
+from sandboxd.runtime.command_record import CommandRecord, State, close_descriptors
 from sandboxd.runtime.credentials.credential_store import CredentialStore
 from sandboxd.runtime.credentials.session_credentials import SessionCredentials
 from sandboxd.runtime.events import Events, Fallback, RunPrepared, RunRefused
+from sandboxd.runtime.prepared import PreparedSandbox, PreparedSandboxes, is_memory_short
 from sandboxd.runtime.prompts.grants import Grants
 from sandboxd.runtime.servers.published_ports import PublishedPorts
 from sandboxd.runtime.servers.session_loopback import SessionLoopback
@@ -123,6 +123,8 @@ class SessionParts:
     prepare_trust: Callable[[NetworkPolicy, Mapping[str, str]], Awaitable[None]] = no_trust
     """Makes the certificate authority that a command trusts where TLS ends in the proxy. Raises HostError."""
     credentials: CredentialStore = field(default_factory=lambda: CredentialStore({}))
+    prepare: Prepare | None = None
+    """Launches a sandbox before its command is known, where the back end can."""
 
 
 class PlanningPolicy:
@@ -149,6 +151,7 @@ class SandboxSession:
         self.spec = spec
         self.opened_at = time.time()
         self.violations = ViolationStore(session_id, feed=parts.violations)
+        self.prepared = PreparedSandboxes()
         self.grants = Grants(self.recheck)
         self.bounds = SessionBounds()
         self.credentials = SessionCredentials(session_id, parts.credentials)
@@ -252,10 +255,36 @@ class SandboxSession:
                     self._parts.planner.look_again(path)
         return await self._wrap_once(request)
 
-    async def _wrap_once(self, request: WrapRequest) -> tuple[Command, LaunchSpec]:
+    async def prepare(self, request: WrapRequest) -> tuple[str, LaunchSpec]:
+        """Launch a sandbox that waits for the next command of this connection, in place of an earlier one.
+
+        Return its id. Raises as `wrap` does, and HostError `prepare_unavailable`; the command of the request counts for
+        nothing."""
         self._check_open()
-        self._check_unclaimed()
         policy = self._policy(request.overrides)
+        prepare = self._parts.prepare
+        why = (
+            "it is turned off (sandbox.prepareSandboxes)" if not policy.platform.prepare_sandboxes
+            else "this system cannot" if prepare is None
+            else "memory is short" if is_memory_short()
+            else ""
+        )  # fmt: skip
+        if why or prepare is None:
+            raise HostError("prepare_unavailable", f"no sandbox is prepared: {why}", hint="wrap the command itself")
+        *_, plan = await self._plan(request, policy)
+        one = PreparedSandbox(secrets.token_hex(16), plan, request.owner)
+        spec, handle = await prepare(one.wrap_id, plan, one)
+        one.attach(spec, handle)
+        if self.closed:
+            one.end()
+            self._check_open()
+        self.prepared.add(one)
+        return one.wrap_id, replace(spec, cwd=plan.cwd)
+
+    async def _plan(
+        self, request: WrapRequest, policy: Policy
+    ) -> tuple[tuple[str, ...], Place, Mapping[str, str], Plan]:
+        """Return warnings of the settings, the place, variables for credentials and the plan of a command."""
         if (recording := self._parts.record_places()) is not None:
             await recording
         unenforced = check_restrictions(policy) if policy.unenforced else ()
@@ -268,7 +297,15 @@ class SandboxSession:
         if request.argv is not None:
             program = Argv(request.argv)
         plan = await self._parts.planner.plan(policy, place, program, request.environment)
-        wrap_id = secrets.token_hex(16)
+        return unenforced, place, stand_ins, plan
+
+    async def _wrap_once(self, request: WrapRequest) -> tuple[Command, LaunchSpec]:
+        self._check_open()
+        self._check_unclaimed()
+        policy = self._policy(request.overrides)
+        unenforced, place, stand_ins, plan = await self._plan(request, policy)
+        waiting = self.prepared.take(request, plan)
+        wrap_id = secrets.token_hex(16) if waiting is None else waiting.wrap_id
         reads_reported = plan.supervision.reads or self._parts.backend.name == "macos"
         known = plan.attribution, policy.generation, reads_reported
         command = self._command(wrap_id, request, place, *known, policy, plan)
@@ -277,18 +314,28 @@ class SandboxSession:
             if request.publish:
                 check_publications(policy.network, request.publish)
                 command.published = PublishedPorts(request.publish, wrap_id)
-            launch, handle = await self._parts.backend.launch(wrap_id, plan, command)
+            handle: LaunchHandle
+            if waiting is None:
+                launch, handle = await self._parts.backend.launch(wrap_id, plan, command)
+            else:
+                launch, handle = await waiting.claim(command, plan)
             command.shares_localhost = launch.shares_localhost
             command.time_s = policy.limits.time_s
             if self.closed or (request.publish and not launch.reachable):
                 handle.cancel()
                 self._check_open()
                 raise _unreachable()
-        except BaseException:
+        except BaseException as error:
             command.unpublish()
+            if waiting is not None:
+                waiting.kill()
+            if waiting is not None and isinstance(error, DaemonError) and not self.closed:
+                return await self._wrap_once(replace(request, prepared=None))
             raise
         self._commands[wrap_id] = command
         command.attach(handle, launch.expires_in_s)
+        if waiting is not None:
+            waiting.begin(command)
         for why in launch.warnings:  # of the back end: each is a layer that is less than it should be
             self._parts.events.tell(Fallback("layer", why, self.id, command.command_id))
         whole = replace(
@@ -298,6 +345,7 @@ class SandboxSession:
                 name for name in plan.environment.unset if name not in stand_ins and name not in launch.env_set
             ),
             cwd=plan.cwd,
+            prepared=waiting is not None,
             tmp=plan.view.seen_outside,
             layers=with_time_limit(actual_layers(policy.network, launch.layers), policy),
             warnings=(
@@ -496,6 +544,7 @@ class SandboxSession:
     def recheck(self) -> None:
         """Cut tunnels that a changed policy denies."""
         self._places.clear()
+        self.prepared.clear()
         for command in self._commands.values():
             command.recheck()
 
@@ -507,6 +556,7 @@ class SandboxSession:
             return
         self.closed = True
         self._parts.session_ended(self.id)
+        self.prepared.clear()
         self.grants.close()
         await asyncio.gather(*(c.stop(grace_s) for c in self.commands()), return_exceptions=True)
         while self._tasks:

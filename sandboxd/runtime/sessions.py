@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 
-from sandboxd.backends.base import LaunchSpec
+from sandboxd.backends.base import LaunchSpec as LaunchSpec
 from sandboxd.errors import CallerError
 from sandboxd.handover.document import Outgoing
 from sandboxd.policy.violation import Violation
@@ -244,8 +244,9 @@ class Sessions:
         return any(c.proxies is not None and c.proxies.is_busy for s in self.all() for c in s.commands())
 
     def pause(self) -> None:
-        """Accept no more connections of commands: they wait."""
+        """Accept no more connections of commands: they wait. What is prepared ends."""
         for session in self.all():
+            session.prepared.clear()
             for command in session.commands():
                 if command.proxies is not None:
                     command.proxies.pause()
@@ -313,6 +314,8 @@ class Sessions:
 
         A command of an implicit session lives on: it is bound to the process that spawned it, which need not be the
         one that asked for the wrap."""
+        for session in self.all():
+            session.prepared.drop(owner)
         for one in self._commands.values():
             if one.owner is owner:
                 one.owner = None

@@ -196,6 +196,10 @@ class WrapRequest:
     command_text: str | None = None
     overrides: Overrides = NO_OVERRIDES
     publish: tuple[Publication, ...] = ()
+    prepared: str | None = None
+    """The prepared sandbox that is to run it, if it fits."""
+    owner: object = field(default=None, compare=False)
+    """The connection that it comes by, which alone may claim what it has prepared."""
 
     def __post_init__(self) -> None:
         if (self.command is None) == (self.argv is None):

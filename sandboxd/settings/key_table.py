@@ -144,6 +144,7 @@ TABLE: dict[str, KeyRow] = {
         KeyRow("sandbox.enableWeakerNetworkIsolation", _R, _OPENS, False),
         KeyRow("sandbox.allowAppleEvents", _R, _OPENS, False),
         KeyRow("sandbox.allowPty", _R, _OPENS, False),
+        KeyRow("sandbox.prepareSandboxes", _R, _OPENS, True),
         KeyRow("sandbox.mandatoryDenySearchDepth", _R, _CLOSES, 3),
         KeyRow("sandbox.bwrapPath", _R, _SHAPES, None, MANAGED_ONLY),
         KeyRow("audit.enabled", _S, _CLOSES, False, USER_OR_MANAGED),

@@ -311,6 +311,7 @@ class Sandbox(Section):
     enableWeakerNetworkIsolation: bool | None = Field(None, description="macOS: allow the trust service; weaker")
     allowAppleEvents: bool | None = Field(None, description="macOS: allow Apple events, which reach other programs")
     allowPty: bool | None = Field(None, description="macOS: allow new pseudo-terminals")
+    prepareSandboxes: bool | None = Field(None, description="Let clients keep a sandbox ready for their next command")
     mandatoryDenySearchDepth: Annotated[int, Field(ge=1, le=10)] | None = Field(
         None, description="Depth of the search for protected names below a writable directory"
     )

@@ -165,6 +165,7 @@ OBSERVED: dict[str, tuple[Any, Any]] = {
     "sandbox.enableWeakerNetworkIsolation": (True, lambda p: p.platform.weaker_network_isolation),
     "sandbox.allowAppleEvents": (True, lambda p: p.platform.allow_apple_events),
     "sandbox.allowPty": (True, lambda p: p.platform.allow_pty),
+    "sandbox.prepareSandboxes": (False, lambda p: not p.platform.prepare_sandboxes),
     "sandbox.mandatoryDenySearchDepth": (7, lambda p: p.files.protected_search_depth == 7),
     "sandbox.bwrapPath": ("/opt/bwrap", lambda p: p.platform.bwrap_path == "/opt/bwrap"),
     "audit.enabled": (True, lambda p: p.audit.enabled),

@@ -40,6 +40,7 @@ SCALARS: dict[str, tuple[Any, Any]] = {
     "sandbox.enableWeakerNetworkIsolation": (True, False),
     "sandbox.allowAppleEvents": (True, False),
     "sandbox.allowPty": (True, False),
+    "sandbox.prepareSandboxes": (True, False),
     "sandbox.mandatoryDenySearchDepth": (1, 9),
     "sandbox.limits.maxProcesses": (9000, 100),
     "sandbox.limits.processes": (9000, 100),

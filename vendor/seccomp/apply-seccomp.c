@@ -41,11 +41,9 @@
 enum { NOT_EXECUTABLE = 126, NOT_FOUND = 127, KILLED = 128 + SIGKILL };
 
 /* ---- init: from process 1 to the command, and until its end ---------------------------------------------------- */
-enum { FROM_BRIDGE = 1, FROM_SIGNALS = 2, FROM_CHILD = 4, FROM_NOTIFIER = 8, FROM_TIMER = 16 };
-
 static const uint64_t ending_signals = /* those with which one asks a job to end */
     1ull << (SIGHUP - 1) | 1ull << (SIGINT - 1) | 1ull << (SIGQUIT - 1) | 1ull << (SIGTERM - 1);
-static int signals;      /* a signalfd: of the ending signals, and of all signals once the command runs */
+int signals;             /* a signalfd: of the ending signals, and of all signals once the command runs */
 static uint64_t ignored; /* by the command */
 static int stays;        /* alone, until the daemon has cleared up, says so, and hangs up; ANSWER_WITHIN_S at most */
 
@@ -69,7 +67,7 @@ static _Noreturn void leave(uint32_t status, uint32_t signal) {
 
 /* Waits until there is something to read, or the time is up (the kernel writes down how much of it is left). When those
  * are gone for whom the command runs, it is noticed here, whatever else is being waited for. */
-static int wait_for_news(int child, struct timespec *left) {
+int wait_for_news(int child, struct timespec *left) {
     struct pollfd polled[] = {{listens ? BRIDGE : -1, POLLIN},
                               {signals, POLLIN},
                               {child, POLLIN},
@@ -103,31 +101,6 @@ static int wait_for_news(int child, struct timespec *left) {
     }
     return !!polled[0].revents * FROM_BRIDGE | !!polled[1].revents * FROM_SIGNALS | !!polled[2].revents * FROM_CHILD
            | !!(polled[5].revents & POLLIN) * FROM_NOTIFIER | !!polled[6].revents * FROM_TIMER;
-}
-
-/* Reads exactly `size` bytes from the daemon; returns 0 when it may not wait and there is nothing to read. */
-static int read_before_start(void *to, unsigned long size, int may_wait) {
-    struct timespec left = {may_wait ? ANSWER_WITHIN_S : 0, 0};
-    for (unsigned long done = 0; done < size;) {
-        int news = wait_for_news(-1, &left);
-        struct signalfd_siginfo info;
-        if (news & FROM_SIGNALS && call(read, signals, &info, sizeof info) > 0) {
-            fail(128 + (int)info.ssi_signo, "ended before the start, by signal", decimal(info.ssi_signo), 0, try_again);
-        }
-        if (!(news & FROM_BRIDGE) && !may_wait) {
-            return 0;
-        }
-        if (!(news & FROM_BRIDGE)) {
-            refuse("the daemon did not answer in time", 0, try_again);
-        }
-        long got = call(recvfrom, BRIDGE, (char *)to + done, size - done, MSG_DONTWAIT);
-        if (got > 0) {
-            done += (unsigned long)got;
-        } else if (got != -EAGAIN) {
-            refuse("the daemon hung up before the command was started", got, try_again);
-        }
-    }
-    return 1;
 }
 
 static const uint32_t *processes; /* how many the command may have; NULL: as many as its owner */
@@ -431,10 +404,14 @@ static _Noreturn void init(char **environment) {
     struct sock_fprog filter;
     char **arguments, byte = 0;
     struct configuration *given = read_configuration(&filter, &arguments);
-    remove_variables(environment, arguments, given->removals);
+    char **patterns = arguments;
     arguments = take_guard(take_roots(arguments + given->removals));
-    keep_mask();
     hand_out_sockets(given);
+    if (given->flags & PREPARED) {
+        take_command(&arguments, &environment);
+    }
+    remove_variables(environment, patterns, given->removals);
+    keep_mask();
     int report[2];
     error = call(socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, report);
     if (error) {

@@ -31,6 +31,7 @@ enum {
 enum {
     OPTIONS_FOLLOW = 'A',
     GO = 'G',
+    CLAIM = 'C', /* of a prepared sandbox: the words of its command follow */
     KILL = 'K',
     ANSWER = 'R',
     AGAIN = 'Q',
@@ -56,7 +57,8 @@ enum {
     SERVERS = 1024,
     GUARD = 2048,
     REFUSES_OWNERS = 4096,
-    KNOWN_FLAGS = 8191
+    PREPARED = 8192,
+    KNOWN_FLAGS = 16383
 };
 
 struct listener {
@@ -102,6 +104,17 @@ extern const char restart[], try_again[], not_by_hand[], owner_ended[], see_chec
 int tell(uint32_t type, const void *payload, unsigned length); /* whether it has been sent */
 _Noreturn void fail(int status, const char *what, const char *name, long error, const char *hint);
 _Noreturn void refuse(const char *what, long error, const char *hint);
+
+/* apply-seccomp.c, for what is read before the start */
+enum { FROM_BRIDGE = 1, FROM_SIGNALS = 2, FROM_CHILD = 4, FROM_NOTIFIER = 8, FROM_TIMER = 16 };
+
+struct timespec;
+extern int signals;
+int wait_for_news(int child, struct timespec *left);
+
+/* claim.c */
+int read_before_start(void *to, unsigned long size, int may_wait); /* 0: it may not, and there is nothing yet */
+void take_command(char ***arguments, char ***environment);
 
 /* landlock.c */
 long grant_below(long set, const char *path, uint64_t access);

@@ -26,8 +26,8 @@ from pathlib import Path
 ZIGLANG = "0.13.0"
 HERE = Path(__file__).resolve().parent
 PROGRAMS = {
-    "apply-seccomp": ("apply-seccomp.c", "notifications.c", "verdicts.c", "reports.c", "connects.c", "sockets.c",
-                      "unix.c", "search.c", "landlock.c", "guard.c", "modes.c", "say.c", "kernel.c"),
+    "apply-seccomp": ("apply-seccomp.c", "claim.c", "notifications.c", "verdicts.c", "reports.c", "connects.c",
+                      "sockets.c", "unix.c", "search.c", "landlock.c", "guard.c", "modes.c", "say.c", "kernel.c"),
     "launch": ("launch.c", "streams.c", "say.c", "kernel.c"),
     "namespaces": ("namespaces.c", "kernel.c"),
 }  # fmt: skip

@@ -539,6 +539,7 @@ export interface StatusResult {
   audit: AuditRecord | null;
   startup: Array<PhaseRecord>;
   activated: boolean;
+  prepared: number;
   restarts: number;
   restarted: RestartRecord | null;
   unavailable: UnavailableRecord | null;
@@ -678,6 +679,8 @@ export interface WrapParams {
   command_text?: string | null;
   overrides?: OverridesRecord | null;
   login?: boolean | null;
+  prepare?: boolean | null;
+  prepared?: string | null;
 }
 export interface WrapResult {
   wrap_id: string;
@@ -690,6 +693,7 @@ export interface WrapResult {
   expires_in_s: number;
   policy_generation: number;
   published: Array<string>;
+  prepared: boolean;
   tmp: string;
 }
 export interface Methods {

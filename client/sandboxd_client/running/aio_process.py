@@ -27,9 +27,11 @@ from sandboxd_client.running.launching import (
     shell_status,
     spawn_arguments,
     spawn_error,
+    wrapped_launch,
 )
 from sandboxd_client.running.override import launch_outside, question, with_answer
 from sandboxd_client.running.relay import Relay
+from sandboxd_client.transport.aio_connection import AsyncConnector
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.violations import ViolationRecord
 from sandboxd_client.wire.messages.wrap import WrapOutcomeResult, WrapResult
@@ -328,6 +330,26 @@ def check_streams(options: SpawnOptions) -> None:
     """Refuse options that streams of bytes cannot have."""
     if TextMode(options).wanted:
         raise ValueError("the streams of an AsyncProcess are of bytes: text, encoding and errors are for run()")
+
+
+class AsyncPreparing:
+    """Stands for what a blocking client prepares: here each sandbox is made when its command is known."""
+
+    def __init__(self, enabled: bool, connector: AsyncConnector, session: str | None) -> None: ...
+
+    async def launch(
+        self,
+        client: AsyncRpcMethods,
+        command: Command,
+        options: SpawnOptions,
+        arguments: Mapping[str, Any],
+        decision: ShouldSandboxResult | None,
+    ) -> Launch:
+        return wrapped_launch(command, options, await client.wrap(**arguments), decision)
+
+    def next(self, options: SpawnOptions) -> None: ...
+
+    def close(self) -> None: ...
 
 
 async def approved(decision: ShouldSandboxResult, approve: Callable[[ShouldSandboxResult], Any] | None) -> bool | None:

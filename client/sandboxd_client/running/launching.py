@@ -177,6 +177,7 @@ class Launch:
     env: Mapping[str, str]
     wrap: WrapResult | None
     decision: ShouldSandboxResult | None
+    prepared: Any = None  # the waiting sandbox that runs it
 
 
 def wrap_arguments(command: Command, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,8 @@ from sandboxd_client.running.launching import (
     spawn_error,
 )
 from sandboxd_client.running.override import launch_outside, question, with_answer
+from sandboxd_client.running.prepared import ClaimedPopen
+from sandboxd_client.running.prepared import Preparing as Preparing
 from sandboxd_client.running.relay import Relay
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.violations import ViolationRecord
@@ -149,7 +151,9 @@ class Process:
     def _ended(self, stderr: bytes | str | None) -> int:
         status = self.returncode
         assert status is not None
-        if status in SUSPICIOUS and not self._killed:
+        # A waiting sandbox that was killed before it had the command ends as if the command had been.
+        suspicious = status in SUSPICIOUS or (self.launch.prepared is not None and status == 128 + processes.SIGKILL)
+        if suspicious and not self._killed:
             outcome = self.outcome()
             if outcome is not None and not outcome.started:
                 raise setup_error(outcome, stderr)
@@ -257,10 +261,15 @@ def start(
 
         relay = relay_streams(arguments, None if after is None else after._relay)
     try:
-        popen: subprocess.Popen[Any] = subprocess.Popen(
-            launch.argv, cwd=launch.cwd, env=launch.env, **arguments, **text
-        )
+        given: Any = {"cwd": launch.cwd, "env": launch.env, **arguments, **text}
+        popen: subprocess.Popen[Any]
+        if launch.prepared is None:
+            popen = subprocess.Popen(launch.argv, **given)
+        else:
+            popen = ClaimedPopen(launch.prepared, launch.argv, **given)
     except BaseException as error:
+        if launch.prepared is not None:
+            launch.prepared.drop()
         if relay is not None:
             relay.abandon()
         if launch.wrap is None or not isinstance(error, OSError):

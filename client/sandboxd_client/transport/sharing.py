@@ -231,6 +231,14 @@ class SharedConnector:
                 continue
             return result_record(method, result)
 
+    def _ask_again(self, method: str, params: Mapping[str, Any]) -> Any:
+        """Send a request over the connection that there is. Raises ConnectionLost where there is none."""
+        with self._lock:
+            shared = self._shared
+        if shared is None or self._owner != os.getpid():
+            raise ConnectionLost("there is no connection", sent=False)
+        return shared.call(method, params, self._timeout)
+
     def notifications(self, timeout: float | None) -> Iterator[Notification]:
         """Yield notifications until `timeout` passes. Raises ConnectionLost."""
         with self._lock:

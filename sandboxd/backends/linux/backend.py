@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from sandboxd.backends.base import LONGEST_GRACE_S, LaunchHandle, LaunchSpec, Observer
+from sandboxd.backends.base import LONGEST_GRACE_S, LaunchHandle, LaunchSpec, Observer, PreparedHandle
 from sandboxd.backends.linux.bwrap.bwrap_options import BwrapOptions, probe_options, render
 from sandboxd.backends.linux.bwrap.late_names import Expectations, GuardedSetup, LateNames
 from sandboxd.backends.linux.bwrap.orphans import end_processes
 from sandboxd.backends.linux.bwrap.sandbox_setup import SandboxSetup
 from sandboxd.backends.linux.command_limits import NO_GROUPS, CommandLimits, ControlGroups, LimitedSetup, LimitWatch
-from sandboxd.backends.linux.helper.bridge import Bridge, ExpectedLaunch
+from sandboxd.backends.linux.helper.bridge import Bridge, ExpectedLaunch, Handle
 from sandboxd.backends.linux.helper.bridge_protocol import INFO_DESCRIPTOR, INIT_WORDS, OPTIONS_DESCRIPTOR
 from sandboxd.backends.linux.helper.expected_launch import Preparation
 from sandboxd.backends.linux.helper.launch import Launching, NullObserver, PendingSetup, Releasable
@@ -31,7 +31,7 @@ from sandboxd.backends.linux.network.namespace_hold import NamespaceHold
 from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
 from sandboxd.backends.linux.seccomp.filter import build_filter
 from sandboxd.backends.linux.session_overlays import OverlayRecord, SessionOverlays, bound_entries
-from sandboxd.errors import DaemonError, LaunchError
+from sandboxd.errors import DaemonError, HostError, LaunchError
 from sandboxd.handover.document import Outgoing
 from sandboxd.paths import is_below
 from sandboxd.plan.filesystem.mounts import FileView, writable_in
@@ -216,6 +216,38 @@ class LinuxBackend:
                 self._bridge.log("network_capture_limited", reason=self.ability.reason)
 
     async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[LaunchSpec, LaunchHandle]:
+        return await self._launch(launch_id, plan, observer)
+
+    async def prepare(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[LaunchSpec, PreparedHandle]:
+        """Launch a sandbox that waits for its command. Raises HostError `prepare_unavailable`, PolicyError."""
+        limited = CommandLimits(launch_id, plan.limits, plan.processes, NO_GROUPS).wanted
+        if plan.view.placeholders or plan.view.unbound is not None or limited:
+            raise HostError("prepare_unavailable", "what these settings need is made for each command")
+        spec, launch = await self._launch(launch_id, plan, observer, waits=True)
+        return spec, PreparedLaunch(self, launch)
+
+    async def claim(self, launch: Launching, arguments: Sequence[str], observer: Observer) -> None:
+        """Make a prepared sandbox that of a command, which starts once `observer` lets it. Raises DaemonError."""
+        launch.check_mounts()
+        territory = territory_of(launch.view)
+        await self._cleanup.begin(launch.launch_id, territory)
+        try:
+            hold = self._hold(launch.view)
+            if not isinstance(launch.handle, Handle) or not launch.handle.claim(map(os.fsencode, arguments)):
+                hold.release(ran=False)
+                raise LaunchError("launch_failed", "the sandbox has ended")
+            launch.become(observer, hold, territory)
+        except BaseException:
+            self._cleanup.forget(launch.launch_id)
+            raise
+
+    def _hold(self, view: FileView) -> Releasable:
+        rests_on = _on_nothing if view.facts is None else view.facts.rest_on
+        return self._placeholders.hold(view.placeholders, view.watched, rests_on, view.searched)
+
+    async def _launch(
+        self, launch_id: str, plan: Plan, observer: Observer, *, waits: bool = False
+    ) -> tuple[LaunchSpec, Launching]:
         if self._tools is None:
             hint = "report this defect of sandboxd with the daemon's log"
             raise LaunchError("backend_not_ready", "internal error: the back end is not ready", hint=hint)
@@ -237,7 +269,7 @@ class LinuxBackend:
             filter=build_filter(self._machine, supervision),
             listeners=_LISTENERS,
             grace_ms=GRACE_MS,
-            flags=Flags.WAIT | Flags.STAY | flags_of(supervision),
+            flags=Flags.WAIT | Flags.STAY | Flags.PREPARED * waits | flags_of(supervision),
             removals=tuple(os.fsencode(pattern) for pattern in plan.removed_variables),
             asked_ports=plan.network.local_ports[:MAX_PORT_RANGES],
             processes=None if self._tools.unbounded or plan.processes is None else plan.processes.most,
@@ -251,12 +283,10 @@ class LinuxBackend:
         limits = CommandLimits(launch_id, plan.limits, processes, groups, self._watch)
         await self._placeholders.prepare(plan.view.placeholders)
         territory = territory_of(plan.view)
-        await self._cleanup.begin(launch_id, territory)
+        if not waits:
+            await self._cleanup.begin(launch_id, territory)
         try:
-            facts = plan.view.facts
-            rests_on = _on_nothing if facts is None else facts.rest_on
-            view = plan.view
-            hold = self._placeholders.hold(view.placeholders, view.watched, rests_on, view.searched)
+            hold = self._placeholders.hold((), ()) if waits else self._hold(plan.view)
         except BaseException:
             self._cleanup.forget(launch_id)
             raise
@@ -269,7 +299,9 @@ class LinuxBackend:
             self._cleanup.claimed,
         )  # fmt: skip
         self._launches[launch_id] = launch
-        setup: Preparation = self._completion.of(options, capture, partial(self._unprotected, launch))
+        running = self._completion.of(options, capture, partial(self._unprotected, launch))
+        setup: Preparation = running
+        launch.mounts = running.mounts if waits else None
         if plan.view.guards:
             self._appearances.ready()
             setup = GuardedSetup(setup, late_names)
@@ -342,8 +374,11 @@ class LinuxBackend:
     def hand_over(self, outgoing: Outgoing) -> None:
         """Release every launch. Placeholders stay for the next daemon to hold."""
         for launch_id, launch in self._launches.items():
+            if launch.mounts is not None and (left := self._bridge.link(launch_id)) is not None:
+                left.kill()
+                left.close()
             expected, link = self._bridge.take(launch_id)
-            if expected is None and link is None:
+            if launch.mounts is not None or (expected is None and link is None):
                 continue
             done = link is not None and link.decoder_last != ""
             record = LaunchRecord(
@@ -480,6 +515,17 @@ class LinuxBackend:
         if ends:
             self._bridge.log("commands are ended with their daemon", processes=len(ends))
             end_processes(ends)
+
+
+class PreparedLaunch:
+    """The handle of a prepared sandbox."""
+
+    def __init__(self, backend: LinuxBackend, launch: Launching) -> None:
+        self._backend, self._launch = backend, launch
+        self.cancel, self.terminate, self.kill = launch.cancel, launch.terminate, launch.kill
+
+    async def claim(self, arguments: Sequence[str], observer: Observer) -> None:
+        await self._backend.claim(self._launch, arguments, observer)
 
 
 def _limits_of(launch: Launching) -> tuple[Limits, ProcessLimit | None]:

@@ -45,9 +45,7 @@ def _set(box: Client, name: str) -> int:
     value = getpass.getpass(f"value of {name}: ") if sys.stdin.isatty() else sys.stdin.read(_LONGEST)
     value = value.strip("\r\n")
     if not value:
-        raise SandboxdError(
-            "credential_unusable", "there is no value", f"sandboxd credential set {name}"
-        )
+        raise SandboxdError("credential_unusable", "there is no value", f"sandboxd credential set {name}")
     done = box.credential_set(name, value)
     sys.stdout.write(f"{name}: set\n")
     if not done.used:

@@ -66,6 +66,7 @@ class StatusMethods:
             audit=AuditRecord(audit.enabled, audit.path, audit.lines, audit.lost, audit.failure, audit.blocking),
             startup=tuple(PhaseRecord(phase.name, round(phase.seconds, 4)) for phase in daemon.startup.phases),
             activated=daemon.activated,
+            prepared=sum(session.prepared.waiting for session in daemon.sessions.all()),
             restarts=daemon.restarts,
             restarted=None
             if restarted is None

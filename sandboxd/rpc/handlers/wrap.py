@@ -27,7 +27,7 @@ from sandboxd.rpc.records import violation_record
 from sandboxd.runtime.events import Events, RunRefused
 from sandboxd.runtime.prompts.open_prompts import Prompts
 from sandboxd.runtime.session import SandboxSession
-from sandboxd.runtime.sessions import Sessions
+from sandboxd.runtime.sessions import LaunchSpec, Sessions
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapRequest
 from sandboxd_client.wire.messages.wrap import (
     EnvironmentRecord,
@@ -83,6 +83,8 @@ class WrapMethods:
             command_text=params.command_text,
             overrides=_overrides(params.overrides, cwd, restricted=call.caller.restricted),
             publish=tuple(map(Publication.parse, (params.overrides and params.overrides.publish) or ())),
+            prepared=params.prepared,
+            owner=call.client,
         )
         if session is None:
             call.check_project(cwd)
@@ -93,6 +95,9 @@ class WrapMethods:
         variables = await caller_variables(call, settings.variables(request.overrides), params.env)
         if variables:
             request = replace(request, overrides=replace(request.overrides, variables=variables))
+        if params.prepare:
+            wrap_id, launch = await session.prepare(request)
+            return self._result(wrap_id, launch)
         try:
             search = (params.env or {}).get("PATH") or await caller_search_path(call)
             await self.questions.check_may_run(session, request, search)
@@ -104,18 +109,22 @@ class WrapMethods:
         news += self.notices.about_files(self.scan_warnings())
         if settings.project.trust_has_changed:
             self.trusting.notice(settings.project, session, self.prompts)
+        result = self._result(command.wrap_id, replace(launch, warnings=(*news, *launch.warnings)))
+        published = tuple(map(str, command.publications))
+        return replace(result, policy_generation=command.generation, published=published)
+
+    def _result(self, wrap_id: str, launch: LaunchSpec) -> WrapResult:
         return WrapResult(
-            wrap_id=command.wrap_id,
+            wrap_id=wrap_id,
             argv=launch.argv,
             command=" ".join(map(_quoted, launch.argv)),
             env=EnvironmentRecord(dict(launch.env_set), launch.env_unset),
             cwd=launch.cwd,
             layers=launch.layers,
-            warnings=(*news, *launch.warnings, *filter(None, [self.reloading.failure])),
+            warnings=(*launch.warnings, *filter(None, [self.reloading.failure])),
             expires_in_s=launch.expires_in_s,
-            policy_generation=command.generation,
-            published=tuple(map(str, command.publications)),
             tmp=launch.tmp,
+            prepared=launch.prepared,
         )
 
     async def outcome(self, call: MethodCall, params: WrapOutcomeParams) -> WrapOutcomeResult:

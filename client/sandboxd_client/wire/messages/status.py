@@ -78,6 +78,7 @@ class StatusResult:
     audit: AuditRecord | None = None
     startup: tuple[PhaseRecord, ...] = ()
     activated: bool = False
+    prepared: int = 0  # sandboxes that wait for a command
     restarts: int = 0  # since `started_at`
     restarted: RestartRecord | None = None
     unavailable: UnavailableRecord | None = None

@@ -35,6 +35,8 @@ class WrapParams:
     command_text: str | None = None  # the form of the command for display
     overrides: OverridesRecord | None = None
     login: bool | None = None  # `shell` reads the start-up files of a login
+    prepare: bool | None = None  # a sandbox that waits for the next command of this connection, not this one
+    prepared: str | None = None  # the id of one that is to run the command, if it still fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class WrapResult:
     expires_in_s: float
     policy_generation: int = 0
     published: tuple[str, ...] = ()  # ports that the host can reach, as `HOST:PORT:INNER`
+    prepared: bool = False  # the waiting sandbox runs it: give it environment and streams, and spawn nothing
     tmp: str = ""  # the directory of the host with what the session writes in /tmp, where that can be seen
 
 

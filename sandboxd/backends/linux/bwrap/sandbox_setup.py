@@ -102,6 +102,7 @@ class RunningSetup:
         self._trees: asyncio.Task[list[HeldDescriptor]] | None = None
         self._around: bytes | None = None
         """The mounts around bubblewrap when it copied them."""
+        self._pids = 0, 0
 
     def born(self, pid: int, bubblewrap: int) -> None:
         with contextlib.suppress(LaunchError):  # it has ended already, which is reported elsewhere
@@ -142,7 +143,7 @@ class RunningSetup:
 
     def complete(self, pid: int, bubblewrap: int, listeners: Listeners) -> Awaitable[None] | None:
         """Finish the set-up. Raises LaunchError."""
-        network = listeners.namespace
+        network, self._pids = listeners.namespace, (pid, bubblewrap)
         listeners.inside, listeners.namespace = NamespaceHold(self._setup.worker, network), -1
         begun, self._begun = self._begun, None
         if begun is not None and (begun.pid != pid or begun.network != _identity(network)):
@@ -166,6 +167,10 @@ class RunningSetup:
         if self._options.overlays:
             more = self._finish_covered(more, pid, listeners, around)
         return more if more is None or not self._options.searched else self._mount_again(more, pid, listeners)
+
+    def mounts(self) -> tuple[bytes, ...]:
+        """Return all mounts in the complete sandbox, and around it. Raises LaunchError."""
+        return tuple(map(_mounts_around, self._pids))
 
     async def _mount_again(self, more: Awaitable[None], pid: int, listeners: Listeners) -> None:
         """Try once more what was missing when it was to be mounted: a program that saves a file removes it first."""

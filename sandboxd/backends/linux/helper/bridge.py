@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from sandboxd.backends.base import Observer
 from sandboxd.backends.linux.helper.expected_launch import Aftermath, Peer, Preparation
@@ -46,6 +46,10 @@ class Handle:
         link = self._bridge.link(self._ticket)
         if link is not None:
             link.kill()
+
+    def claim(self, arguments: Iterable[bytes]) -> bool:
+        link = self._bridge.link(self._ticket)
+        return link is not None and link.claim(arguments)
 
 
 class Bridge:

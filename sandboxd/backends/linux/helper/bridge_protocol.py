@@ -33,6 +33,9 @@ VERSION = 3
 GO = b"G"
 """Control byte: start the command, which a configuration with Flags.WAIT holds back."""
 
+CLAIM = b"C"
+"""To a prepared sandbox: the words of its command follow (`encode_claim`), and GO."""
+
 KILL = b"K"
 """Control byte: TERM to everything in the sandbox, KILL after `grace_ms`. A second one: KILL at once. Before the start:
 call the launch off."""
@@ -88,6 +91,13 @@ def encode_off(reason: str, hint: str) -> bytes:
 
     Each is cut to what fits into one message."""
     return OFF + b"".join(_padded(text) for text in (reason, hint))
+
+
+def encode_claim(arguments: Iterable[bytes]) -> bytes:
+    """Encode the command of a prepared sandbox; its owner sends the environment in the same form."""
+    words = tuple(arguments)
+    text = b"".join(word + b"\0" for word in words)
+    return CLAIM + struct.pack("<III", 0, len(words), len(text)) + text
 
 
 def _padded(text: str) -> bytes:

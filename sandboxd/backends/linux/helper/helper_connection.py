@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
 from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners, Observer, SandboxNetwork
@@ -26,6 +26,7 @@ from sandboxd.backends.linux.helper.bridge_protocol import (
     ProtocolError,
     Started,
     decode_ticket,
+    encode_claim,
     encode_off,
 )
 from sandboxd.backends.linux.helper.channel import Channel, Received
@@ -382,8 +383,13 @@ class HelperConnection:
         else:
             self._go()
 
+    def claim(self, arguments: Iterable[bytes]) -> bool:
+        """Give a prepared sandbox its command; return whether it is still there."""
+        self._channel.send(encode_claim(arguments))
+        return self._channel.is_open and not self._closing
+
     def _go(self) -> None:
-        self._channel.send_at_once(GO)
+        self._channel.send(GO)
         self._hand_over()  # after GO: connections meanwhile wait in the backlog
 
     def _give_up(self, error: Exception) -> None:
@@ -392,7 +398,7 @@ class HelperConnection:
         hint = error.hint if isinstance(error, DaemonError) else ""
         outdated = isinstance(error, DaemonError) and error.slug in OUTDATED
         self._tell().failed(f"the sandbox could not be completed: {reason}", outdated=outdated)
-        self._channel.send_at_once(encode_off(reason, AGAIN_BY_ITSELF if outdated else hint or TRY_AGAIN))
+        self._channel.send(encode_off(reason, AGAIN_BY_ITSELF if outdated else hint or TRY_AGAIN))
         self._finish()  # its helper waits for GO, and ends with status 125
 
     def _abandon(self) -> None:

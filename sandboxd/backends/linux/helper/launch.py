@@ -94,6 +94,9 @@ class Launching:
         self.territory = territory
         self.pending_setup = pending_setup
         self.handle: LaunchHandle | None = None
+        self.mounts: Callable[[], object] | None = None
+        """Looks at the mounts of a prepared sandbox, until it has a command."""
+        self._mounts: object = None
         self.limits: LaunchLimits | None = None
 
     def take_limits(self, limits: LaunchLimits) -> None:
@@ -102,7 +105,7 @@ class Launching:
         limits.told, limits.kill = self._observer.refused, self.kill
 
     def claimed(self, pid: int) -> None:
-        self.was_claimed = True
+        self.was_claimed = self.mounts is None
         self._process = pid
         self._observer.claimed(pid)
 
@@ -110,8 +113,26 @@ class Launching:
         self._observer.listening(listeners)
 
     def starting(self, inside: SandboxNetwork | None = None) -> Awaitable[None] | None:
-        self._write_down(self.launch_id, self._process)
+        if self.mounts is not None:
+            self._mounts = self.mounts()
+        else:
+            self._write_down(self.launch_id, self._process)
         return self._observer.starting(inside)
+
+    def check_mounts(self) -> None:
+        """Compare the mounts of a prepared sandbox with those it was made with. Raises LaunchError."""
+        if self.mounts is None or self._mounts is None or self.mounts() != self._mounts:
+            raise LaunchError("mount_misplaced", "mounts have changed since the sandbox was made")
+
+    def become(self, observer: Observer, hold: Releasable, territory: Territory) -> None:
+        """Make a prepared sandbox that of a command. Raises HostError."""
+        try:
+            self._write_down(self.launch_id, self._process)
+        except BaseException:
+            hold.release(ran=False)
+            raise
+        self.mounts, self.was_claimed = None, True
+        self._observer, self._hold, self.territory = observer, hold, territory
 
     def started(self) -> None:
         self.must_stand = False

@@ -43,6 +43,7 @@ class Flags(IntFlag):
       SERVERS: tell of sockets that listen.
     - CONFINED: there is a Confinement. BOUNDED: there is a limit on processes.
     - REFUSES_OWNERS, with WATCHED: chown of root to an id that does not exist inside fails.
+    - PREPARED: with WAIT, take arguments, environment and standard streams of the command from a claim.
     - GUARD: there is a Guard, which takes a confinement and a filter with its calls.
     - STAY: process 1 ends when the daemon hangs up after EXIT."""
 
@@ -59,10 +60,11 @@ class Flags(IntFlag):
     SERVERS = 1024
     GUARD = 2048
     REFUSES_OWNERS = 4096
+    PREPARED = 8192
 
 
 _NO_FLAGS = Flags(0)
-_KNOWN_FLAGS = 4095
+_KNOWN_FLAGS = 16383
 _SET_BY_ITSELF = Flags.BOUNDED | Flags.CONFINED | Flags.GUARD
 
 

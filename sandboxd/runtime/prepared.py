@@ -1,0 +1,194 @@
+"""Prepared sandboxes: complete, without a command, until the next one of the same connection fits.
+
+docs/prepared.md has the protocol and why it is safe."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from sandboxd.backends.base import (
+    AnswerConnect,
+    ConnectAttempt,
+    LaunchSpec,
+    Listeners,
+    PreparedHandle,
+    SandboxNetwork,
+)
+from sandboxd.errors import LaunchError
+from sandboxd.plan.plan import Plan
+from sandboxd.policy.violation import DenialEvent
+from sandboxd.runtime.command import Command
+from sandboxd.runtime.wrap import WrapRequest
+
+UNUSED_S: Final = 60.0
+"""How long a prepared sandbox waits for a command."""
+MOST_OF_SESSION: Final = 8
+"""Prepared sandboxes of a session, one for each connection; the oldest ends."""
+FREE_BYTES: Final = 256 << 20
+"""Free memory below which nothing is prepared."""
+
+
+class PreparedSandbox:
+    """One sandbox, the observer of its launch until a command takes its place."""
+
+    def __init__(self, wrap_id: str, plan: Plan, owner: object) -> None:
+        self.wrap_id, self.plan, self.owner = wrap_id, plan, owner
+        self.is_over = False
+        self._pid = 0
+        self._inside: SandboxNetwork | None = None
+        self._is_complete = False
+        self._spec: LaunchSpec | None = None
+        self._handle: PreparedHandle | None = None
+        self._command: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self._expiry: asyncio.TimerHandle | None = None
+
+    def attach(self, spec: LaunchSpec, handle: PreparedHandle) -> None:
+        """Take the ticket of the launch."""
+        self._spec, self._handle = spec, handle
+        self._expiry = asyncio.get_running_loop().call_later(UNUSED_S, self.end)
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._is_complete and not self.is_over
+
+    def fits(self, plan: Plan) -> bool:
+        """Return whether it is the sandbox of this plan."""
+        return self.is_waiting and _sandbox_of(plan) == _sandbox_of(self.plan)
+
+    def end(self) -> None:
+        """End it, with whatever it has come to."""
+        if self.is_over or self._handle is None:
+            return
+        self._leave()
+        self.kill()
+
+    def kill(self) -> None:
+        """End it, also once it is a command's."""
+        assert self._handle is not None
+        if self._pid:
+            self._handle.kill()
+        else:
+            self._handle.cancel()
+
+    def _leave(self) -> None:
+        self.is_over = True
+        if self._expiry is not None:
+            self._expiry.cancel()
+
+    async def claim(self, command: Command, plan: Plan) -> tuple[LaunchSpec, PreparedHandle]:
+        """Make it the sandbox of a command, which `begin` starts. Raises DaemonError."""
+        assert self._handle is not None and self._spec is not None
+        if self._expiry is not None:
+            self._expiry.cancel()
+        try:
+            await self._handle.claim(plan.argv, command)
+        except BaseException:
+            self.end()
+            raise
+        self._leave()
+        return self._spec, self._handle
+
+    def begin(self, command: Command) -> None:
+        """Let its command start."""
+        command.was_prepared = True
+        command.claimed(self._pid)
+        if not self._command.done():
+            self._command.set_result(command)
+
+    # what the back end tells, until it is claimed
+
+    def claimed(self, pid: int) -> None:
+        self._pid = pid
+        if self.is_over and self._handle is not None:
+            self._handle.kill()
+
+    def starting(self, inside: SandboxNetwork | None = None) -> Awaitable[None] | None:
+        self._inside, self._is_complete = inside, True
+        return self._start()
+
+    async def _start(self) -> None:
+        checking = (await self._command).starting(self._inside)
+        if checking is not None:
+            await checking
+
+    def listening(self, listeners: Listeners) -> None:
+        listeners.close()
+
+    def started(self) -> None: ...
+
+    def failed(self, reason: str, *, outdated: bool = False) -> None:
+        self._leave()
+
+    def refused(self, refusal: DenialEvent) -> None: ...
+
+    def lost(self, count: int) -> None: ...
+
+    def listens(self) -> None: ...
+
+    def connecting(self, attempt: ConnectAttempt, answer: AnswerConnect) -> None:
+        raise LaunchError("launch_failed", "a sandbox without a command connects")
+
+    def ended(self, status: int | None) -> None:
+        self._leave()
+
+
+class PreparedSandboxes:
+    """The prepared sandboxes of a session."""
+
+    def __init__(self) -> None:
+        self._ready: dict[object, PreparedSandbox] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Return the number of those that a command could have now."""
+        return sum(one.is_waiting for one in self._ready.values())
+
+    def add(self, one: PreparedSandbox) -> None:
+        """Add one in place of that of the same connection."""
+        self.drop(one.owner)
+        self._ready[one.owner] = one
+        if len(self._ready) > MOST_OF_SESSION:
+            self.drop(next(iter(self._ready)))
+
+    def drop(self, owner: object) -> None:
+        if (one := self._ready.pop(owner, None)) is not None:
+            one.end()
+
+    def clear(self) -> None:
+        for owner in tuple(self._ready):
+            self.drop(owner)
+
+    def take(self, request: WrapRequest, plan: Plan) -> PreparedSandbox | None:
+        """Take the one that a request names, if it is its connection's and fits; what does not fit ends."""
+        if request.prepared is None:
+            return None
+        one = self._ready.get(request.owner)
+        if one is None or one.wrap_id != request.prepared or not (one.is_waiting or one.is_over):
+            return None  # unknown, or still being made: for the next command
+        del self._ready[request.owner]
+        if request.publish or not one.fits(plan):
+            one.end()
+            return None
+        return one
+
+
+def _sandbox_of(plan: Plan) -> tuple[object, ...]:
+    """Return what of a plan makes the sandbox: all but the command and its environment.
+
+    The same view is the same policy and place, with files as they were."""
+    return (
+        id(plan.view), plan.cwd, plan.layers, plan.supervision, plan.network, plan.removed_variables, plan.processes,
+        plan.limits,
+    )  # fmt: skip
+
+
+def is_memory_short() -> bool:
+    """Return whether so little memory is free that nothing should be prepared."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) << 10 < FREE_BYTES
+    return False
