@@ -19,7 +19,8 @@ from h2.settings import SettingCodes
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.hosts.host_patterns import Host, HostPattern
 from sandboxd.policy.hosts.request_rules import HttpRequest, parse_operations
-from sandboxd.policy.model import NetworkPolicy, RequestRule
+from sandboxd.policy.model import CredentialRule, CredentialSource, NetworkPolicy, RequestRule, SourceKind, UploadRule
+from sandboxd.proxy.credentials.request_heads import Secret
 from sandboxd.proxy.http2.frames import GoAway
 from sandboxd.proxy.tls.authority import Authority
 from support.http2 import Message, Peer, echo, http2_origin, secure
@@ -396,3 +397,66 @@ async def test_a_server_that_fails_is_said_in_each_stream(monkeypatch: pytest.Mo
             answer = await client.answer(client.ask("GET", path, host))
             assert answer.status == status
             assert status == "403" or b"the certificate of ok.test is not valid" in answer.body
+
+
+async def test_credentials_in_http2(authority: Authority) -> None:
+    """As in HTTP/1.1: the value at its place for the path of its rule, and none in heads and trailers of answers."""
+    value, stand_in = "ghp_real0123456789", "ghp_stand0123456789"
+    source = CredentialSource(SourceKind.ENV, ("GH_TOKEN",))
+    found = CredentialRule(HostPattern.parse("ok.test"), source, SETTINGS, form="Bearer {value}", paths=("/me/**",))
+
+    class Vault:
+        stand_ins = ((stand_in.encode(), source),)
+        secrets = (Secret(value.encode(), stand_in.encode()),)
+        refusals = 0
+
+        async def secret(self, source: CredentialSource, prefix: str | None) -> Secret:
+            return self.secrets[0]
+
+        def refused(self, source: CredentialSource) -> None:
+            self.refusals += 1
+
+    async def tell(peer: Peer, number: int, message: Message, event: Event) -> None:
+        if isinstance(event, StreamEnded):
+            given = message.heads[0].get("authorization", "none")
+            peer.conn.send_headers(number, [(":status", "103"), ("link", given)])
+            peer.conn.send_headers(number, [(":status", "401"), ("x-echo", given), ("location", f"/?t={value}")])
+            peer.conn.send_data(number, b"body")
+            peer.conn.send_headers(number, [("x-end", given)], end_stream=True)
+
+    vault, network = Vault(), NetworkPolicy(credentials=(found,), tls_terminate=rules("ok.test"))
+    async with (
+        http2_origin(tell, SERVER) as origin,
+        running_proxies("ok.test", network=network, authority=authority, vault=vault) as proxies,
+        connected(proxies, authority, origin.port) as client,
+    ):
+        host = f"ok.test:{origin.port}"
+        rows = {
+            client.ask("GET", "/me/a", host): ("Bearer", f"Bearer {value}"),
+            client.ask("GET", "/me/a", host, ("authorization", f"token {stand_in}")): ("token", f"token {value}"),
+            client.ask("GET", "/you", host, ("authorization", f"token {stand_in}")): ("token", f"token {stand_in}"),
+        }
+        for number, (form, _) in rows.items():
+            answer = await client.answer(number)
+            expected = f"{form} {stand_in}"
+            assert [head.get("link") or head.get("x-echo") for head in answer.heads] == [expected, expected]
+            assert answer.trailers == {"x-end": expected} and answer.heads[1]["location"] == f"/?t={stand_in}"
+        got = [one.heads[0]["authorization"] for peer in origin.peers for one in peer.streams.values()]
+        assert got == [sent for _, sent in rows.values()] and vault.refusals == 2
+        assert [one.decision.reason for one in proxies.blocked] == [Reason.CREDENTIAL_MISPLACED]
+
+
+async def test_a_limit_of_bytes_holds_in_http2(authority: Authority) -> None:
+    upload = UploadRule(HostPattern.parse("ok.test"), 50_000, SETTINGS)
+    network = NetworkPolicy(uploads=(upload,), tls_terminate=rules("ok.test"))
+    async with (
+        http2_origin(echo, SERVER) as origin,
+        running_proxies("ok.test", network=network, authority=authority) as proxies,
+        connected(proxies, authority, origin.port) as client,
+    ):
+        number = client.ask("POST", "/up", f"ok.test:{origin.port}", end=False)
+        with contextlib.suppress(OSError):
+            await client.send(number, b"x" * 100_000)
+        await client.until(lambda: client.gone)
+        assert sum(one.size for peer in origin.peers for one in peer.streams.values()) <= 50_000
+        assert [one.decision.reason for one in proxies.blocked] == [Reason.UPLOAD_LIMIT]

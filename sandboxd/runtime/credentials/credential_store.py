@@ -140,7 +140,7 @@ class CredentialStore:
                 text = await self._output(_keyring(*source.words), source)
             else:
                 text = await self._output(source.words, source)
-            return _Read(self._clock(), _checked(text, str(source)), state=state)
+            return _Read(self._clock(), _checked(text, _shown(source)), state=state)
         except HostError as fault:
             return _Read(self._clock(), fault=fault, state=state)
 
@@ -232,9 +232,12 @@ def _checked(value: bytes, source: str) -> bytes:
 
 
 def _unusable(source: CredentialSource, why: str) -> HostError:
-    shown = source.words[0] if source.kind in (SourceKind.FILE, SourceKind.COMMAND) else str(source)
     return HostError(
         "credential_missing",
-        f"cannot read the credential from {shown}: {why}",
+        f"cannot read the credential from {_shown(source)}: {why}",
         hint="correct the source: sandboxd settings show sandbox.credentials.inject",
     )
+
+
+def _shown(source: CredentialSource) -> str:
+    return source.words[0] if source.kind in (SourceKind.FILE, SourceKind.COMMAND) else str(source)

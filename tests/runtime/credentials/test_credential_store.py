@@ -1,0 +1,150 @@
+"""Values of credentials: sources, their limits, when they are read again, and what is never shown."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from sandboxd.errors import CallerError, HostError
+from sandboxd.plan.masked_files import copy_path
+from sandboxd.policy.hosts.host_patterns import HostPattern
+from sandboxd.policy.model import CredentialRule, CredentialSource, MaskRule, NetworkPolicy, SourceKind
+from sandboxd.runtime.credentials.credential_store import LIFETIME_S, PAUSE_S, CredentialStore
+from sandboxd.runtime.credentials.masked_copies import write_copy
+from sandboxd.runtime.credentials.session_credentials import SessionCredentials, stand_in_for
+from sandboxd.settings.origins import BUILT_IN
+
+ENV = CredentialSource(SourceKind.ENV, ("A",))
+
+
+def program(*words: str) -> CredentialSource:
+    return CredentialSource(SourceKind.COMMAND, words)
+
+
+def file(path: Path, before: str = "") -> CredentialSource:
+    return CredentialSource(SourceKind.FILE, (str(path), before))
+
+
+async def fault(store: CredentialStore, source: CredentialSource) -> HostError:
+    with pytest.raises(HostError) as found:
+        await store.value(source)
+    return found.value
+
+
+async def test_a_given_value_comes_before_the_environment() -> None:
+    store = CredentialStore({"A": "of-the-daemon"})
+    assert store.state(ENV) == "daemon's environment" and await store.value(ENV) == b"of-the-daemon"
+    store.give("A", "given-value\n")
+    assert store.state(ENV) == "set" and await store.value(ENV) == b"given-value"
+    assert store.forget("A") and not store.forget("A") and await store.value(ENV) == b"of-the-daemon"
+    empty = CredentialStore({})
+    assert empty.state(ENV) == "missing"
+    missing = await fault(empty, ENV)
+    assert (missing.slug, missing.hint) == ("credential_missing", "sandboxd credential set A")
+    assert "of-the-daemon" not in repr(vars(empty)) and resource.getrlimit(resource.RLIMIT_CORE)[0] == 0
+    assert int(Path("/proc/self/coredump_filter").read_text(), 16) == 0
+
+
+@pytest.mark.parametrize("value", ["", "short", "x" * 8193, "two\nlines-of-it", "a\0value-of-it", "tab\tvalue-of-it"])
+async def test_a_value_that_no_header_can_hold_is_refused(value: str) -> None:
+    store = CredentialStore({"A": value})
+    with pytest.raises(CallerError) as given:
+        store.give("A", value)
+    assert given.value.slug == "credential_unusable"
+    found = await fault(store, ENV)
+    assert found.slug in ("credential_unusable", "credential_missing")
+    assert not value or (value not in found.message and value not in given.value.message)
+
+
+async def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
+    store, path = CredentialStore({}), tmp_path / "token"
+    assert (await fault(store, file(path))).slug == "credential_missing"
+    path.write_text("first-value\n")
+    assert await store.value(file(path)) == b"first-value"
+    path.write_text("a=x\ntoken = second-value, b\n")
+    assert await store.value(file(path, "token = ")) == b"second-value"
+    assert "pattern" in (await fault(store, file(path, "nothing="))).message
+    assert (await fault(store, file(tmp_path))).slug == "credential_missing"
+
+
+async def test_a_program_is_run_with_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandboxd.runtime.credentials.credential_store.COMMAND_S", 0.3)
+    store = CredentialStore({"HOME": "/h", "SECRET": "of-the-daemon"})
+    assert await store.value(program("/bin/sh", "-c", "echo $HOME:$PWD:$SECRET:value")) == b"/h:/::value"
+    left = tmp_path / "left"
+    rows = {
+        ("/no/such/program",): "does not start",
+        ("/bin/sh", "-c", "echo a-value-here; exit 3"): "status 3",
+        ("/bin/sh", "-c", f"(sleep 5; touch {left}) & sleep 5"): "does not end",
+        ("/bin/sh", "-c", "yes value"): "more than 8192",
+        ("/bin/sh", "-c", "echo no >&2"): "less than 8",
+    }
+    for words, why in rows.items():
+        found = await fault(store, program(*words))
+        assert why in found.message and "a-value-here" not in found.message, words
+    assert not left.exists()
+
+
+async def test_a_program_runs_again_after_its_time_or_a_401(tmp_path: Path) -> None:
+    now, count = [0.0], tmp_path / "count"
+    store = CredentialStore({}, lambda: now[0])
+    source = program("/bin/sh", "-c", f"echo x >> {count}; echo a-value-$(wc -l < {count})")
+    assert {await one for one in asyncio.as_completed([store.value(source) for _ in range(5)])} == {b"a-value-1"}
+    store.refused(source)
+    assert await store.value(source) == b"a-value-1"  # just read: a server that says no cannot make it run all the time
+    now[0] += PAUSE_S + 1
+    assert await store.value(source) == b"a-value-2"
+    now[0] += LIFETIME_S - 1
+    assert await store.value(source) == b"a-value-2"
+    now[0] += 2
+    assert await store.value(source) == b"a-value-3" and store.state(source) == "read"
+
+
+@pytest.mark.parametrize(
+    ("value", "prefix", "begins", "length"),
+    [
+        ("ghp_" + "a" * 36, None, "ghp_", 40),
+        ("sk-ant-api03-" + "a" * 90, None, "sk-ant-api03-", 103),
+        ("my-own-secret-words", None, "", 20),
+        ("", "npm_", "npm_", 24),
+        ("a" * 4000, None, "", 255),
+    ],
+)
+def test_a_placeholder_looks_like_the_value(value: str, prefix: str | None, begins: str, length: int) -> None:
+    found = stand_in_for("s-1", "env:A", value, prefix)
+    assert found.startswith(begins) and len(found) == length and found == stand_in_for("s-1", "env:A", value, prefix)
+    assert found not in (stand_in_for("s-2", "env:A", value, prefix), stand_in_for("s-1", "env:B", value, prefix))
+    assert not value or value[len(begins) :][:4] not in found
+
+
+async def test_masked_files_and_variables(tmp_path: Path) -> None:
+    npmrc, plain, link, twin = (tmp_path / name for name in ("npmrc", "plain", "link", "twin"))
+    npmrc.write_text("a=1\n_authToken=npm_0123456789abcdef\n//b/:_authToken=other-secret\n")
+    plain.write_text("all of it\n")
+    link.symlink_to(npmrc)
+    os.link(plain, twin)
+    before = "_authToken="
+    masks = [MaskRule(BUILT_IN, path=str(one), pattern=before) for one in (npmrc, link, twin, tmp_path / "absent")]
+    masks += [MaskRule(BUILT_IN, path=str(plain)), MaskRule(BUILT_IN, variable="B")]
+    rule = CredentialRule(HostPattern.parse("a.test"), file(npmrc, before), BUILT_IN, variables=("NPM_TOKEN",))
+    own = SessionCredentials("s-1", CredentialStore({}))
+    tmp = str(tmp_path / "t0")
+    variables = await own.prepare(NetworkPolicy(credentials=(rule,), masks=tuple(masks)), tmp)
+    token = variables["NPM_TOKEN"]
+    assert sorted(variables) == ["B", "NPM_TOKEN"] and token.startswith("npm_") and len(variables["B"]) == 20
+    texts = [Path(copy_path(tmp, mask)).read_text() for mask in masks if mask.path]
+    first, _, other = texts[0].partition(token)
+    assert first == "a=1\n_authToken=" and other.startswith("\n//b/:_authToken=") and "other-secret" not in other
+    for text in texts[1:]:
+        assert len(text) >= 20 and "\n" not in text.rstrip("\n") and "=" not in text and "all of it" not in text
+    secret = await own.secret(rule.source)
+    assert secret.stand_in.decode() == token and secret.value == b"npm_0123456789abcdef"
+    npmrc.write_text("_authToken=npm_another0123456\n")
+    assert (await own.secret(rule.source)).stand_in.decode() == token and len(own.secrets) == 2
+    inode = os.stat(copy_path(tmp, masks[0])).st_ino
+    write_copy(masks[1], tmp, lambda name, value: b"unchanged")
+    assert os.stat(copy_path(tmp, masks[0])).st_ino == inode
