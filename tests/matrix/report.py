@@ -1,0 +1,130 @@
+"""What came out, as a table on the terminal and as docs/comparison.md."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from matrix.trial import FAIL, PASS, SKIPPED, UNSUPPORTED, Result
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """All results of one runtime as one account."""
+
+    runtime: str
+    version: str
+    account: str
+    results: Sequence[Result]
+
+    @property
+    def title(self) -> str:
+        return f"{self.runtime} ({self.account})" if self.runtime == "sandboxd" else self.runtime
+
+    def count(self, outcome: str, kind: str) -> int:
+        return sum(result.outcome == outcome and result.case.kind == kind for result in self.results)
+
+
+def summary(columns: Sequence[Column]) -> str:
+    """A line for each runtime: what it refused and what worked."""
+    return "\n".join(f"{column.title:20} {_counts(column)}" for column in columns)
+
+
+def _counts(column: Column) -> str:
+    said = []
+    for kind, word in (("attack", "attacks refused"), ("work", "works")):
+        passed, failed = column.count(PASS, kind), column.count(FAIL, kind)
+        said.append(f"{word} {passed} of {passed + failed}")
+    unsupported = sum(result.outcome == UNSUPPORTED for result in column.results)
+    return ", ".join(said) + (f", {unsupported} not supported" if unsupported else "")
+
+
+def page(columns: Sequence[Column]) -> str:
+    """docs/comparison.md."""
+    return "\n".join(_lines(columns)) + "\n"
+
+
+def _lines(columns: Sequence[Column]) -> Iterator[str]:
+    yield "# Comparison"
+    yield ""
+    yield f"Written by `./dev matrix --peers DIR --write` on {datetime.date.today()}, on Linux {platform.release()},"
+    yield f"{platform.machine()}. Each case is a line of shell whose effect is looked at on the host."
+    yield "Each attack was seen to work without a sandbox first, and each piece of work too."
+    yield "The cases are in `tests/matrix/cases/`, the settings of each runtime in `tests/matrix/runtimes.py`:"
+    yield "they ask for the same, as far as the documentation of each one has words for it."
+    yield ""
+    yield "To repeat it, install as root, where an ordinary user can read it:"
+    yield ""
+    yield "```sh"
+    yield "npm install --prefix DIR @anthropic-ai/sandbox-runtime @openai/codex"
+    yield "/usr/bin/python3 -m venv DIR/py && DIR/py/bin/pip install sandlock nono-py"
+    yield "apt-get install firejail socat ripgrep"
+    yield "```"
+    yield ""
+    yield "| Runtime | Version | Attacks refused | Work that works | Not supported |"
+    yield "|---|---|---|---|---|"
+    for column in columns:
+        cells = [
+            f"{column.count(PASS, kind)} of {column.count(PASS, kind) + column.count(FAIL, kind)}"
+            for kind in ("attack", "work")
+        ]
+        unsupported = column.count(UNSUPPORTED, "attack") + column.count(UNSUPPORTED, "work")
+        yield f"| {column.title} | {column.version} | {cells[0]} | {cells[1]} | {unsupported} |"
+    yield ""
+    yield from _ours(columns)
+    yield "## Each case"
+    yield ""
+    yield "`+` passes, `-` does not, `n` cannot be told to this runtime. The columns, from left to right:"
+    yield ", ".join(column.title for column in columns) + "."
+    yield ""
+    yield from _table(columns)
+    left_out = {(r.case.group, r.case.name): r.reason for c in columns for r in c.results if r.outcome == SKIPPED}
+    tried = {(r.case.group, r.case.name) for c in columns for r in c.results if r.outcome != SKIPPED}
+    if missing := sorted(set(left_out) - tried):
+        yield ""
+        yield "## Not tried on this machine"
+        yield ""
+        yield from (f"- {group} / {name}: {left_out[group, name]}" for group, name in missing)
+
+
+def _ours(columns: Sequence[Column]) -> Iterator[str]:
+    """What sandboxd fails, those first that another runtime passes."""
+    yield "## What sandboxd fails"
+    yield ""
+    passed_elsewhere = {
+        (result.case.group, result.case.name)
+        for column in columns
+        if column.runtime != "sandboxd"
+        for result in column.results
+        if result.outcome == PASS
+    }
+    failures = [(c, r) for c in columns if c.runtime == "sandboxd" for r in c.results if r.outcome == FAIL]
+    failures.sort(key=lambda one: (one[1].case.group, one[1].case.name) not in passed_elsewhere)
+    for column, result in failures:
+        key = (result.case.group, result.case.name)
+        other = "another runtime passes" if key in passed_elsewhere else "no other runtime passes"
+        yield f"- {column.title}: {result.case.kind} {' / '.join(key)}: {result.reason} ({other})"
+    if not failures:
+        yield "Nothing."
+    yield ""
+
+
+_SIGNS = {PASS: "+", FAIL: "-", UNSUPPORTED: "n", SKIPPED: " "}
+
+
+def _table(columns: Sequence[Column]) -> Iterator[str]:
+    signs: dict[tuple[str, str, str], list[str]] = {}
+    for index, column in enumerate(columns):
+        for result in column.results:
+            key = (result.case.group, result.case.kind, result.case.name)
+            signs.setdefault(key, [" "] * len(columns))[index] = _SIGNS[result.outcome]
+    group = ""
+    for key in sorted(signs):
+        if not any(sign.strip() for sign in signs[key]):
+            continue
+        if key[0] != group:
+            group = key[0]
+            yield from ("", f"### {group.capitalize()}", "")
+        yield f"- `{''.join(signs[key])}` {key[1]}: {key[2]}"

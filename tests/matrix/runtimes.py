@@ -1,0 +1,235 @@
+"""The sandboxes that are compared, each set up as its documentation recommends for the same wishes.
+
+The wishes: the project may be written, all may be read but two secrets, one host may be reached, nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from matrix.place import HOSTS, Place
+from support.daemons import start_daemon_process
+from support.users import SYSTEM_PATH, Identity
+
+DENIED_READS = ("home/.ssh", "home/private", "project/secret.env")
+ALLOWED_HOSTS = ("allowed.test", "*.allowed.test")
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """One sandbox as one account. `words` makes the argv for a line of shell."""
+
+    name: str
+    version: str
+    words: Callable[[str], list[str]]
+    lacks: frozenset[str] = frozenset()
+    """What it cannot be told (`cases_of.NEEDS`)."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The account that runs, its directories, and where other runtimes are installed."""
+
+    identity: Identity
+    place: Place
+    peers: Path | None
+
+    def paths(self, *names: str) -> list[str]:
+        return [str(self.place.path(name)) for name in names]
+
+
+def bare(subject: Subject) -> Runtime:
+    """No sandbox, but a frame: only the directories of the case and /tmp can be written."""
+    base = str(subject.place.base.parent)  # one mount, so that hard links within it are possible
+    frame = [
+        "bwrap",
+        "--ro-bind",
+        "/",
+        "/",
+        "--dev-bind",
+        "/dev",
+        "/dev",
+        "--bind",
+        "/tmp",
+        "/tmp",
+        "--bind",
+        "/var/tmp",
+        "/var/tmp",
+    ]
+    return Runtime("bare", "", lambda line: [*frame, "--bind", base, base, "--", "bash", "-c", line])
+
+
+@contextmanager
+def sandboxd(subject: Subject) -> Iterator[Runtime]:
+    settings = {
+        "sandbox": {
+            "network": {"allowedDomains": list(ALLOWED_HOSTS)},
+            "filesystem": {"denyRead": subject.paths(*DENIED_READS)},
+        }
+    }
+    daemon = start_daemon_process(subject.identity, settings=settings, resolve=HOSTS, executed=True)
+    words = subject.identity.command("run", "--quiet", "--shell", "/bin/bash", "-c")
+    try:
+        yield Runtime("sandboxd", _version_of(words[:1]), lambda line: [*words, line], environment=daemon.environment())
+    finally:
+        daemon.stop()
+
+
+@contextmanager
+def srt(subject: Subject) -> Iterator[Runtime]:
+    program = _installed(subject.peers, "node_modules/.bin/srt")
+    settings = subject.place.base / "srt.json"
+    settings.write_text(
+        json.dumps(
+            {
+                "network": {"allowedDomains": list(ALLOWED_HOSTS), "deniedDomains": []},
+                "filesystem": {
+                    "denyRead": subject.paths(*DENIED_READS),
+                    "allowWrite": subject.paths("project"),
+                    "denyWrite": [],
+                },
+            }
+        )
+    )
+    yield Runtime("srt", _version_of([program]), lambda line: [program, "-s", str(settings), "-c", line])
+
+
+@contextmanager
+def codex(subject: Subject) -> Iterator[Runtime]:
+    program = _installed(subject.peers, "node_modules/.bin/codex")
+    denied = "".join(f'"{path}" = "deny"\n' for path in subject.paths(*DENIED_READS))
+    allowed = "".join(f'"{host}" = "allow"\n' for host in ALLOWED_HOSTS)
+    subject.identity.write(
+        subject.place.path("home/.codex/config.toml"),
+        'default_permissions = "matrix"\n[features]\nnetwork_proxy = true\n'
+        f'[permissions.matrix.filesystem]\n":root" = "read"\n":project_roots" = {{ "." = "write" }}\n{denied}'
+        f"[permissions.matrix.network]\nenabled = true\n[permissions.matrix.network.domains]\n{allowed}",
+    )
+    yield Runtime("codex", _version_of([program]), lambda line: [program, "sandbox", "--", "bash", "-c", line])
+
+
+@contextmanager
+def firejail(subject: Subject) -> Iterator[Runtime]:
+    program = _found("firejail")
+    home, project = subject.paths("home", "project")
+    words = [
+        program,
+        "--quiet",
+        "--noprofile",
+        "--net=none",
+        "--caps.drop=all",
+        "--nonewprivs",
+        "--seccomp",
+        "--noroot",
+    ]
+    words += ["--read-only=/", f"--read-only={home}", f"--read-write={project}", "--private-tmp", "--keep-var-tmp"]
+    words += [f"--blacklist={path}" for path in subject.paths(*DENIED_READS)]
+    yield Runtime("firejail", _version_of([program]), lambda line: [*words, "bash", "-c", line], frozenset({"hosts"}))
+
+
+@contextmanager
+def bubblewrap(subject: Subject) -> Iterator[Runtime]:
+    program = _found("bwrap")
+    (project,) = subject.paths("project")
+    words = [program, "--unshare-all", "--die-with-parent", "--new-session", "--ro-bind", "/", "/", "--dev", "/dev"]
+    words += ["--proc", "/proc", "--tmpfs", "/tmp", "--bind", project, project]
+    for path in subject.paths(*DENIED_READS):
+        words += ["--tmpfs", path] if os.path.isdir(path) else ["--ro-bind", "/dev/null", path]
+    yield Runtime(
+        "bubblewrap", _version_of([program]), lambda line: [*words, "--", "bash", "-c", line], frozenset({"hosts"})
+    )
+
+
+_SANDLOCK = """
+import sys, sandlock
+wishes = dict(fs_readable=["/"], fs_writable=[sys.argv[1], "/tmp", "/dev"], fs_denied=sys.argv[4:], cwd=sys.argv[1],
+    net_allow=[f"{host}:80" for host in sys.argv[2].split(",")])
+done = sandlock.Sandbox(**wishes).run(["bash", "-c", sys.argv[3]], timeout=60)
+sys.stdout.buffer.write(done.stdout or b"")
+sys.stderr.buffer.write(done.stderr or b"")
+sys.exit(done.exit_code if done.exit_code is not None else 125)
+"""
+
+
+@contextmanager
+def sandlock(subject: Subject) -> Iterator[Runtime]:
+    python = _installed(subject.peers, "py/bin/python")
+    version = _python_version(python, "sandlock")
+    (project,) = subject.paths("project")
+    words = [python, "-c", _SANDLOCK, project, "allowed.test,api.allowed.test"]
+    yield Runtime("sandlock", version, lambda line: [*words, line, *subject.paths(*DENIED_READS)])
+
+
+_NONO = """
+import sys, nono_py as nono
+wishes = nono.CapabilitySet()
+wishes.allow_path("/", nono.AccessMode.READ)
+for path in (sys.argv[1], "/tmp", "/dev"):
+    wishes.allow_path(path, nono.AccessMode.READ_WRITE)
+wishes.block_network()
+done = nono.sandboxed_exec(wishes, ["bash", "-c", sys.argv[2]], cwd=sys.argv[1])
+sys.stdout.buffer.write(done.stdout)
+sys.stderr.buffer.write(done.stderr)
+sys.exit(done.exit_code)
+"""
+
+
+@contextmanager
+def nono(subject: Subject) -> Iterator[Runtime]:
+    python = _installed(subject.peers, "py/bin/python")
+    version = _python_version(python, "nono-py")
+    words = [python, "-c", _NONO, *subject.paths("project")]
+    yield Runtime("nono-py", version, lambda line: [*words, line], frozenset({"hosts", "deny_read"}))
+
+
+RUNTIMES = {
+    "sandboxd": sandboxd,
+    "srt": srt,
+    "codex": codex,
+    "sandlock": sandlock,
+    "nono-py": nono,
+    "firejail": firejail,
+    "bubblewrap": bubblewrap,
+}
+
+
+class NotInstalled(Exception):
+    """A runtime that is not on this machine; the text says what was looked for."""
+
+
+def _installed(peers: Path | None, name: str) -> str:
+    if peers is None or not (peers / name).exists():
+        raise NotInstalled(f"{name} is not in {peers}" if peers else "no directory of peers was given")
+    return str(peers / name)
+
+
+def _found(name: str) -> str:
+    if (path := shutil.which(name, path=SYSTEM_PATH)) is None:
+        raise NotInstalled(f"{name} is not in {SYSTEM_PATH}")
+    return path
+
+
+def _version_of(program: list[str]) -> str:
+    done = subprocess.run([*program, "--version"], capture_output=True, text=True, timeout=60, cwd="/")
+    return next((word for word in done.stdout.split() if word[:1].isdigit()), "?")
+
+
+def _python_version(python: str, package: str) -> str:
+    code = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True)
+    if done.returncode:
+        raise NotInstalled(f"{package} is not installed for {python}")
+    return done.stdout.strip()
+
+
+def is_private(python: str = sys.executable) -> bool:
+    """Whether other accounts cannot reach an interpreter."""
+    return not all(os.stat(path).st_mode & 0o001 for path in Path(os.path.realpath(python)).parents)
