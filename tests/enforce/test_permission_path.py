@@ -64,6 +64,25 @@ def test_a_run_without_a_terminal_is_answered_in_another(daemon: DaemonProcess, 
     assert daemon.run("run", "--decide", "--", "touch", str(file)).returncode == 0 and file.exists()
 
 
+AGENT = """
+import subprocess
+line = "sandboxd run --session auto --disable-sandbox -c 'printenv SANDBOX_RUNTIME || echo outside'; true"
+for _ in range(2): print(subprocess.run(["sh", "-c", line], stdout=subprocess.PIPE, text=True).stdout.strip() or "no")
+"""
+
+
+def test_a_yes_is_shared_by_the_commands_of_an_agent(daemon: DaemonProcess, desk: Terminal) -> None:
+    """And by no other agent's."""
+    for key, said in (("s", "outside\noutside\n"), ("n", "no\nno\n")):
+        argv = daemon.identity.python("-c", AGENT)
+        pipe = subprocess.PIPE
+        with daemon.identity.popen(argv, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as running:
+            desk.expect("May a command run OUTSIDE the sandbox:")
+            desk.expect("no answer in")
+            desk.press(key)
+            assert running.communicate(timeout=60)[0] == said
+
+
 @pytest.mark.parametrize("strict", [False, True])
 def test_whether_a_command_may_run_is_asked_too(daemon: DaemonProcess, desk: Terminal, strict: bool) -> None:
     rules = {"sandbox": {"autoAllowBashIfSandboxed": False}} if strict else {"permissions": {"ask": ["Bash(date:*)"]}}

@@ -20,6 +20,16 @@ for line in sys.argv[1:]:
     print((done.stdout + done.stderr).strip() or "-", flush=True)
 sys.stdin.readline()
 """
+SERVING = """
+import subprocess, sys
+def start(line):
+    argv = ["sh", "-c", f"sandboxd run --session auto -c '{line}'; true"]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+with start(sys.argv[1]).stdout as server:
+    assert server.readline().startswith("Serving")
+    print(*start(sys.argv[2]).communicate()[0].split(), flush=True)
+    sys.stdin.readline()
+"""
 KEEP = "echo kept >$TMPDIR/file; cat $TMPDIR/file"
 SHOW = "cat $TMPDIR/file 2>/dev/null || echo absent"
 
@@ -111,6 +121,21 @@ def test_each_agent_has_one_session_which_ends_with_it(daemon: DaemonProcess) ->
     end(second)
     wait_until(lambda: second.pid not in {one["agent"] for one in sessions(daemon)}, "its session ends")
     assert first.pid in {one["agent"] for one in sessions(daemon)}
+    end(first)
+
+
+def test_commands_of_an_agent_share_tmp_and_localhost(daemon: DaemonProcess) -> None:
+    """Those of another agent have neither."""
+    shared = f"/tmp/of-an-agent-{daemon.identity.uid}"
+    serve = f"echo mine >{shared}; cd $TMPDIR; echo served >kept; exec python3 -u -m http.server 3000"
+    look = f"cat {shared} 2>&-; curl -s localhost:3000/kept || echo refused"
+    for line, seen in ((serve, ["mine", "served"]), ("echo Serving", ["refused"])):
+        argv = daemon.identity.python("-c", SERVING, line, look)
+        process = daemon.identity.popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert [line.split() for line in said(process, 1)] == [seen]
+        if line == serve:
+            first = process
+    end(process)
     end(first)
 
 

@@ -93,6 +93,21 @@ def test_writes_are_the_sessions_and_the_host_shows(daemon: DaemonProcess, place
     assert said == ["of the host", "of the host\nmore\nmine\nd\nhost\n1777", outside, outside]
 
 
+def test_files_of_another_session_stay_closed(daemon: DaemonProcess, place: Path) -> None:
+    """Also by the paths under which the host sees them."""
+    names, where = "$d/a $d-over/tmp/upper/b", f"{place}/where"
+    said = play(
+        daemon,
+        ("in", f"echo mine > $TMPDIR/a; echo mine > /tmp/b; echo $TMPDIR > {where}; d=$TMPDIR; cat {names} /tmp/b"),
+        ("other", f"d=$(cat {where}); cat {names}; ls -d $d/* $d-over/*; echo x > $d/a; rm -r $d; mv $d $d-over ."),
+        ("out", f"d=$(cat {where}); cat {names}; ls $d"),
+        cwd=str(place),
+    )
+    inside, other, outside = (text.splitlines() for text in said)
+    assert inside.count("mine") == 2 and outside == ["mine", "mine", "a"]
+    assert len(other) == 8 and all("No such file" in line or "nonexistent" in line for line in other), other
+
+
 def test_what_the_host_changes_meanwhile_is_seen(daemon: DaemonProcess, place: Path) -> None:
     """Names are remembered by the kernel: absent ones, and those that are another file by now."""
     daemon.identity.write(place / "old", "1\n")

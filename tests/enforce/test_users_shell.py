@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from support.daemons import DaemonProcess, StartDaemon
+from support.processes import descendants
+from support.terminal import Terminal
 
 WHICH = "readlink /proc/$$/exe; echo $SHELL"
+PROFILES = [("bash", ".profile"), ("zsh", ".zprofile"), ("dash", ".profile"), ("fish", ".config/fish/config.fish")]
 FISH = "readlink /proc/$fish_pid/exe; echo $SHELL"
 
 
@@ -36,11 +43,13 @@ def test_a_named_shell_precedes_the_users(daemon: DaemonProcess) -> None:
         assert daemon.run("run", *words).returncode == 2
 
 
-@pytest.mark.parametrize(("name", "profile"), [("bash", ".profile"), ("zsh", ".zprofile"), ("dash", ".profile")])
+@pytest.mark.parametrize(("name", "profile"), PROFILES)
 def test_a_login_shell_reads_the_users_files(daemon: DaemonProcess, name: str, profile: str) -> None:
     home = daemon.identity.home
-    daemon.identity.write(home / profile, "export PATH=/opt/mine:$PATH\necho x >~/.started\n")
-    show = "echo $PATH"
+    start = "set -x PATH /opt/mine $PATH\n" if name == "fish" else "export PATH=/opt/mine:$PATH\n"
+    text = start + "echo x >~/.started\n"
+    daemon.identity.write(home / profile, f"if status is-login\n{text}end\n" if name == "fish" else text)
+    show = "printenv PATH"
     done = daemon.run("run", "--shell", name, "--login", "-c", show)
     assert done.returncode == 0 and done.stdout.startswith("/opt/mine:"), "a file that cannot write breaks nothing"
     assert not (home / ".started").exists()
@@ -62,3 +71,15 @@ def test_what_is_inherited_is_as_outside(daemon: DaemonProcess) -> None:
     outside = daemon.identity.run(["bash", "-c", around.format("bash -c")])
     inside = daemon.identity.run(["bash", "-c", around.format("sandboxd run -c")], env=daemon.environment())
     assert inside.stdout == outside.stdout, inside.stderr
+    command = daemon.popen("run", "-c", "echo up; exec cat", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert command.stdout is not None and command.stdout.readline() == "up\n"
+    processes = (command.pid, *(one.pid for one in descendants(command.pid)))
+    groups = {Path(f"/proc/{pid}/cgroup").read_text() for pid in processes}
+    assert groups == {Path("/proc/self/cgroup").read_text()}
+    command.communicate()
+    line = ["sh", "-c", f"stty rows 33 cols 77; exec {shlex.join(daemon.identity.command('run', 'stty', 'size'))}"]
+    ids = (f"--reuid={daemon.identity.uid}", f"--regid={daemon.identity.gid}", "--clear-groups")
+    line = line if daemon.identity.is_me else ["setpriv", *ids, *line]
+    with Terminal(line, env=daemon.environment(), cwd=daemon.identity.workspace) as terminal:
+        terminal.expect("^33 77")
+        assert terminal.wait() == 0

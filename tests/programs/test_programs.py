@@ -138,7 +138,7 @@ client.wait_for_ready(120); client.execute_interactive("print(40 + 2)", timeout=
 )
 
 
-CHROMIUM = "chromium --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --dump-dom 'data:text/html,<p>hi</p>'"
+CHROMIUM = "chromium --headless --no-sandbox --disable-gpu --dump-dom 'data:text/html,<p>hi</p>'"
 AT_HOME = (
     Program("go env -w", "go env -w GOFLAGS=-mod=mod; go env GOFLAGS", "-mod=mod", ("go",)),
     Program("fish", "fish -c 'set -U said by'; grep said ~/.config/fish/fish_variables", "said", ("fish",)),
