@@ -463,6 +463,8 @@ def _gauges(policies: Policies, sessions: Sessions, audit: AuditRecorder) -> tup
         Gauge("sessions", "Open sessions", lambda: len(sessions.all())),
         Gauge("commands", "Prepared and running commands", lambda: sum(len(s.commands()) for s in sessions.all())),
         Gauge("tunnels", "Connections of commands that are open now", lambda: sessions.connections),
+        Gauge("sent_bytes", "Bytes that open sessions have sent", lambda: sum(s.bounds.total for s in sessions.all())),
+        Gauge("names", "Names that open sessions have looked up", lambda: sum(s.bounds.names for s in sessions.all())),
         Gauge("audit_lines_lost", "Lines that could not be written to the audit log", lambda: audit.state.lost),
     )
 

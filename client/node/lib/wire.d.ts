@@ -374,6 +374,8 @@ export interface SessionRecord {
   published: Array<string>;
   key: string;
   agent: number | null;
+  sent: number;
+  names: number;
 }
 export interface SessionUpdateParams {
   session_id: string;

@@ -151,4 +151,6 @@ def record_of(session: SandboxSession) -> SessionRecord:
         published=tuple(map(str, session.publications)),
         key=spec.key,
         agent=None if spec.agent is None else spec.agent[0],
+        sent=session.bounds.total,
+        names=session.bounds.names,
     )

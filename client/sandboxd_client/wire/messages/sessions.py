@@ -103,6 +103,8 @@ class SessionRecord:
     published: tuple[str, ...] = ()  # ports that the host can reach, as `HOST:PORT:INNER`
     key: str = ""  # by which `session.join` finds it
     agent: int | None = None  # the process with which it ends
+    sent: int = 0  # bytes to servers outside
+    names: int = 0  # names looked up, where maxNewNames limits them
 
 
 @dataclass(frozen=True, slots=True)
