@@ -129,7 +129,7 @@ def make_proxies_of(
             closed_ports=closed_ports,
             grants=lambda: session.grants.host_rules(command.wrap_id),
             proxies=proxies,
-            can_ask=lambda: prompts.subscribers > 0,
+            can_ask=prompts.can_ask,
             measured=metrics.gate,
             bounds=session.bounds,
             advised=lambda decision: with_tool(decision, command.text),

@@ -46,6 +46,7 @@ from sandboxd.host.directories import (
     temporary_base,
     user_directories,
 )
+from sandboxd.host.tools import safe_program
 from sandboxd.plan.request import Place
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.hosts.parent_proxies import EnvironmentProxies, read_environment
@@ -74,6 +75,7 @@ from sandboxd.runtime.certificate_trust import CertificateTrust
 from sandboxd.runtime.credentials.credential_store import CredentialStore
 from sandboxd.runtime.events import Events, PolicyChanged
 from sandboxd.runtime.name_files import read_nsswitch, write_name_files
+from sandboxd.runtime.prompts.notifying import Notifying
 from sandboxd.runtime.prompts.open_prompts import Prompts
 from sandboxd.runtime.session import SessionParts
 from sandboxd.runtime.sessions import Sessions
@@ -318,7 +320,17 @@ class _Steps:
         resolver = PinnedResolver(config.pins, SystemResolver())
         trusting = Trusting(policies, self.log)
         self.stack.callback(trusting.close)
-        prompts = Prompts(rule_writer(policies, trusting), observe=events.tell)
+        notifying = Notifying(
+            lambda: policies.own.now.policy.notify,
+            safe_program,
+            policies.places.could_be_written,
+            self.log.warning,
+            config.environment,
+        )
+        self.stack.push_async_callback(notifying.aclose)
+        events.listen(notifying.listen)
+        prompts = Prompts(rule_writer(policies, trusting), observe=events.tell, can_notify=notifying.can_tell)
+        notifying.unseen = prompts.unseen
         proxies = read_environment(config.environment)
         kept = () if directories.kept == directories.base.path else (directories.kept,)
         credentials = CredentialStore(config.environment)

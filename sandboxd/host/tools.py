@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from sandboxd.errors import HostError
@@ -56,6 +56,17 @@ def find_bwrap(configured: str | None, search_path: str, writable: Sequence[str]
             data={"path": path},
         )
     return Bwrap(path, version, state.st_ino, state.st_mtime_ns)
+
+
+def safe_program(name: str, writable: Collection[str]) -> tuple[str | None, str]:
+    """Return the path of a program that commands cannot write, or None and the reason."""
+    if not os.path.isabs(name):
+        found = programs.find(name, "", writable)
+        return found.path, found.why or f"{name} is in no directory of the system"
+    why = programs.why_writable(name, writable)
+    if not why and not (os.path.isfile(name) and os.access(name, os.X_OK)):
+        why = f"{name} is not an executable file"
+    return (None, why) if why else (name, "")
 
 
 def _dotted(version: tuple[int, ...]) -> str:

@@ -33,7 +33,7 @@ from sandboxd.policy.model import (
 )
 from sandboxd.policy.paths.opening_checks import check_openings, why_writable
 from sandboxd.policy.paths.rule_paths import PathScope
-from sandboxd.policy.settings_reader import SettingsReader
+from sandboxd.policy.settings_reader import BadEntry, SettingsReader
 from sandboxd.settings.layer import RESTRICTION_UNKNOWN
 from sandboxd.settings.merge import Settings
 from sandboxd.settings.origins import Origin, Source
@@ -41,6 +41,7 @@ from sandboxd.settings.problems import Problem, Severity, error, first_fatal
 from sandboxd.settings.tools import Feeds, RuleList
 
 _LIMITS = "sandbox.limits."
+_NOTIFY = "sandbox.prompts.notify"
 RUNS_ANYTHING = "exclusion_runs_anything"
 """Slug of an exclusion that covers a shell or interpreter. It counts: a person wrote it."""
 
@@ -128,6 +129,7 @@ class _Builder:
             audit=self.audit(),
             report_violations=value("sandbox.reportViolations"),
             ignore_violations=self.ignored_violations(),
+            notify=tuple(self._reader.collect(self._reader.entries(_NOTIFY), self.notifier, opens=True)),
             unenforced=tuple(p for p in self._reader.problems if p.slug == RESTRICTION_UNKNOWN),
             ignore_unknown_restrictions=value("sandbox.ignoreUnknownRestrictions"),
         )
@@ -243,6 +245,13 @@ class _Builder:
         return tuple((key, tuple(expanded(text, home) for text in texts)) for key, texts in (e.value for e in entries))
 
     # --- the rest ---
+
+    def notifier(self, argv: Sequence[str], _: Origin) -> tuple[str, ...]:
+        program = argv[0]
+        if ("/" in program and not program.startswith("/")) or any("\0" in word for word in argv):
+            hint = "write its absolute path, or a name that is in a directory of the system"
+            raise BadEntry("path_invalid", f"{program!r} names no program that can be run for questions", hint)
+        return tuple(argv)
 
     def platform(self) -> PlatformPolicy:
         value = self._reader.value

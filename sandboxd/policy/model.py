@@ -313,6 +313,8 @@ class Policy:
     report_violations: str = "writes"
     """Refused file accesses that are reported as they happen: `off`, `writes` or `all` (reads too)."""
     ignore_violations: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    notify: tuple[tuple[str, ...], ...] = ()
+    """Programs that the daemon runs for each question, as argv."""
     variables: tuple[str, ...] = ()
     """Names of the environment variables in paths of the rules."""
     unenforced: tuple[Problem, ...] = ()

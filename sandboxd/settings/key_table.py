@@ -132,6 +132,8 @@ TABLE: dict[str, KeyRow] = {
         KeyRow("sandbox.credentials.files", _U, _CLOSES, ()),
         KeyRow("sandbox.credentials.envVars", _U, _CLOSES, ()),
         KeyRow("sandbox.environment.remove", _U, _CLOSES, ()),
+        # The daemon runs these programs outside every sandbox.
+        KeyRow("sandbox.prompts.notify", _U, _OPENS, (), USER_OR_MANAGED),
         KeyRow(_L + "processes", _R, _OPENS, 8192),
         KeyRow(_L + "maxProcesses", _R, _OPENS, 8192),
         KeyRow(_L + "memory", _R, _OPENS, None),

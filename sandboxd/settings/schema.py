@@ -14,6 +14,7 @@ from sandboxd.settings.key_table import TABLE
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=8192)]
 Texts = Annotated[list[Text], Field(max_length=100_000)]
+Argv = Annotated[list[Text], Field(min_length=1, max_length=64), AfterValidator(tuple)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Size = Annotated[str | int, AfterValidator(memory_size)]
 UploadSize = Annotated[str | int, AfterValidator(upload_size)]
@@ -227,6 +228,14 @@ class MaskedCredential(Section):
         return self.env or self.file or ""
 
 
+class PromptsSection(Section):
+    """Permission questions. User and managed settings only."""
+
+    notify: Annotated[list[Argv], Field(max_length=8)] | None = Field(
+        None, description="Programs that are run for each question: argv lists, never through a shell"
+    )
+
+
 class Credentials(Section):
     """Secrets that are withheld from commands."""
 
@@ -300,6 +309,7 @@ class Sandbox(Section):
     filesystem: Filesystem | None = None
     credentials: Credentials | None = None
     environment: Environment | None = None
+    prompts: PromptsSection | None = None
     limits: LimitsSection | None = None
     reportViolations: Literal["off", "writes", "all"] | None = Field(
         None, description="Refusals to report: none, writes, or all, which adds reads"

@@ -107,6 +107,10 @@ OBSERVED: dict[str, tuple[Any, Any]] = {
         lambda p: [(one.pattern.text, one.most) for one in p.network.uploads] == [("*", 1024), ("a.test", 5)],
     ),
     "sandbox.network.maxNewNames": (9, lambda p: p.network.max_new_names == 9),
+    "sandbox.prompts.notify": (
+        [["notify-send", "-u", "x y"], ["./mine"], ["/opt/n"]],
+        lambda p: p.notify == (("notify-send", "-u", "x y"), ("/opt/n",)),
+    ),
     "sandbox.credentials.inject": (
         [{"host": "a.test", "header": "Authorization: token {value}", "from": "env:A", "paths": ["/x/**"]}],
         lambda p: (p.network.credentials[0].form, p.network.credentials[0].variables) == ("token {value}", ("A",))

@@ -804,3 +804,26 @@ async def test_a_watcher_is_told_and_no_question_waits_for_it(
             await person.answer(question, "allow")
             assert (await watcher.told(RESOLVED))["behavior"] == "allow"
             assert (await asking)["behavior"] == "allow"
+
+
+async def test_a_question_waits_for_a_user_whom_a_program_told(
+    running: RunningDaemon, client: RawClient, session_id: str, tmp_path: Path
+) -> None:
+    told, writable = tmp_path / "told", running.around.project / "notify"
+    writable.write_text("#!/bin/sh\n")
+    writable.chmod(0o755)
+    query = {"kind": "network", "session_id": session_id, "host": "ask.test", "port": 443}
+    for source, program in ((running.around.user_settings, [str(writable)]), (None, ["tee", str(told)])):
+        file = source or running.around.project / ".claude" / "settings.json"  # a project runs no programs
+        running.around.write(file, {"sandbox": {"prompts": {"notify": [program]}}})
+        await client.result("settings.reload")
+        assert (await client.result("permission.request", query))["outcome"] == "no_subscriber"
+    running.around.write(running.around.user_settings, {"sandbox": {"prompts": {"notify": [["tee", str(told)]]}}})
+    await client.result("settings.reload")
+    asking = asyncio.create_task(client.result("permission.request", query))
+    await wait_until_async(lambda: told.exists() and told.read_text().endswith("\n"))
+    assert json.loads(told.read_text())["text"] == "May a command reach ask.test:443?"
+    async with somebody(running) as person:
+        (question,) = person.open
+        assert (await person.answer(question, "allow"))["behavior"] == "allow"
+    assert (await asking)["by"] is not None

@@ -95,6 +95,7 @@ MANAGED_ONLY: dict[str, Any] = {
 USER_OR_MANAGED: dict[str, Any] = {
     "sandbox.network.httpProxyPort": 8080,
     "sandbox.network.socksProxyPort": 1080,
+    "sandbox.prompts.notify": [["/usr/bin/notify", "x"]],
     "audit.enabled": True,
     "audit.path": "/var/log/a",
     "audit.maxBytes": 8192,

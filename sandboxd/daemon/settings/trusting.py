@@ -243,7 +243,7 @@ class Trusting:
             directory is None
             or not project.trust_has_changed
             or not session.spec.asks
-            or not prompts.subscribers
+            or not prompts.can_ask()
             or directory in self._asking
         ):
             return

@@ -6,7 +6,7 @@ A question is open from the moment it is put until the first of these, and only 
 | --- | --- |
 | a subscriber answers; the first answer counts | `answered`, allow or deny |
 | no answer in time | `timed_out`, deny |
-| no client is subscribed, or the last subscriber goes away | `no_subscriber`, deny |
+| no client is subscribed, or the last subscriber goes away, and no program tells a user | `no_subscriber`, deny |
 | no request waits for it any longer: the command or its connection has ended | `withdrawn`, deny |
 | the session ends | `session_ended`, deny |
 | the session has too many open, or asks too often | `too_many`, deny; it is not put at all |
@@ -108,7 +108,7 @@ class Prompts:
     """All questions of a daemon.
 
     `write_rule` makes an `always` true. `clock` gives seconds since the epoch. `observe` hears of everything
-    and cannot answer."""
+    and cannot answer. `can_notify` returns whether a program tells a user of a question, who may then subscribe."""
 
     def __init__(
         self,
@@ -117,11 +117,13 @@ class Prompts:
         timeout_s: float = TIMEOUT_S,
         clock: Callable[[], float] = time.time,
         observe: Callable[[Asked | ResolvedQuestion], None] = lambda event: None,
+        can_notify: Callable[[], bool] = lambda: False,
     ) -> None:
         self._write_rule = write_rule
         self.timeout_s = timeout_s
         self._clock = clock
         self._observe = observe
+        self._can_notify = can_notify
         self._subscribers: dict[Any, Tell] = {}
         self._watchers: dict[Any, Tell] = {}
         self._open: dict[str, _Open] = {}
@@ -210,9 +212,9 @@ class Prompts:
     def unsubscribe(self, subscriber: object) -> None:
         """Remove a subscriber.
 
-        When it was the last one, every open question is denied."""
+        When it was the last one, and no program tells a user, every open question is denied."""
         self._watchers.pop(subscriber, None)
-        if self._subscribers.pop(subscriber, None) is None or self._subscribers:
+        if self._subscribers.pop(subscriber, None) is None or self.can_ask():
             return
         for one in list(self._open.values()):
             if not one.answering:
@@ -220,6 +222,16 @@ class Prompts:
 
     def open(self) -> tuple[Asked, ...]:
         return tuple(one.asked for one in self._open.values())
+
+    def unseen(self, request_id: str) -> None:
+        """Deny a question that no program could tell of, and no subscriber sees."""
+        one = self._open.get(request_id)
+        if one is not None and not self._subscribers and not one.answering:
+            self._close(one, Outcome.NO_SUBSCRIBER)
+
+    def can_ask(self) -> bool:
+        """Return whether a question put now could be answered."""
+        return bool(self._subscribers) or self._can_notify()
 
     @property
     def subscribers(self) -> int:
@@ -242,7 +254,7 @@ class Prompts:
         while True:
             if grants.denied(question.key):
                 return ResolvedQuestion(None, session_id, False, Outcome.REMEMBERED)
-            if not self._subscribers:
+            if not self.can_ask():
                 return ResolvedQuestion(None, session_id, False, Outcome.NO_SUBSCRIBER)
             session = self._sessions.setdefault(session_id, _Session())
             one = session.open.get(question.key)
@@ -340,7 +352,7 @@ class Prompts:
             return await self._write_rule(question.project, suggestion, verdict.confirmed)
         except BaseException:
             one.answering = False
-            if not self._subscribers:
+            if not self.can_ask():
                 self._close(one, Outcome.NO_SUBSCRIBER)
             elif one.asked.expires_at <= self._clock():
                 self._close(one, Outcome.TIMED_OUT)
