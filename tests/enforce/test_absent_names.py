@@ -91,13 +91,16 @@ PERSON = {
     "a tree": ("mkdir t.d; echo mine > t.d/settings.json; mv t.d .vscode", ".vscode/settings.json"),
     "in place": ("mkdir .vscode; echo mine > .vscode/settings.json", ".vscode/settings.json"),
     "two levels": ("mkdir -p .claude; echo mine > .claude/settings.json", ".claude/settings.json"),
+    "over an old file": ("echo mine > t.tmp; mv t.tmp .ripgreprc", ".ripgreprc"),
+    "over an old folder": ("mkdir t.f; echo mine > t.f/x; mv .cursor t.g; mv t.f .cursor", ".cursor/x"),
+    "over an old link": ("mkdir t.h; echo mine > t.h/x; ln -s t.h t.l; mv -T t.l .zed", ".zed"),
     "a link": ("mkdir t.e; echo mine > t.e/x; ln -s t.e .idea", ".idea"),
 }
 TRIES = """
 until test -e made; do
     for name in $NAMES; do
         (echo theirs > $name; rm $name; mv $name away; chmod 777 $name; ln -s f $name) 2>/dev/null
-        (rm $name/*.json; echo x >> $name/settings.json) 2>/dev/null
+        (rm $name/*.json .cursor/x; echo x >> $name/settings.json) 2>/dev/null
     done
     touch tried
 done
@@ -109,6 +112,9 @@ def test_what_a_person_makes_meanwhile_is_theirs(daemon: DaemonProcess) -> None:
     """From the first moment it cannot be changed inside, stays, and is not reported as the command's."""
     identity, work = daemon.identity, daemon.identity.workspace
     names = " ".join(dict.fromkeys(name for _, name in PERSON.values()))
+    identity.run(
+        ["sh", "-ec", "echo old > .ripgreprc; mkdir .cursor t.i; echo old > .cursor/x; ln -s t.i .zed"], cwd=work
+    )
     client = daemon.popen("run", "-c", f"NAMES='{names}'; {TRIES}", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     wait_until((work / "tried").exists, "the command tries")
     for line, name in PERSON.values():
@@ -120,8 +126,9 @@ def test_what_a_person_makes_meanwhile_is_theirs(daemon: DaemonProcess) -> None:
         identity.run(["sh", "-ec", "echo mine > t.tmp; mv t.tmp .mcp.json; cat .mcp.json"], cwd=work, check=True)
     identity.run(["touch", "made"], cwd=work)
     wait_until((work / "over").exists, "the command has tried all of them")
-    assert {(work / name).read_text() for _, name in PERSON.values() if name != ".idea"} == {"mine\n"}
-    assert os.readlink(work / ".idea") == "t.e" and os.listdir(work / ".vscode") == ["settings.json"]
+    assert {(work / name).read_text() for _, name in PERSON.values() if name not in (".idea", ".zed")} == {"mine\n"}
+    assert (os.readlink(work / ".idea"), os.readlink(work / ".zed")) == ("t.e", "t.h")
+    assert os.listdir(work / ".vscode") == ["settings.json"]
     identity.run(["sh", "-c", "echo anew > t.tmp; mv t.tmp .mcp.json; touch end"], cwd=work)
     out, err = client.communicate()
     assert client.returncode == 0 and out.endswith(b"anew\n"), err

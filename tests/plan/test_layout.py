@@ -91,7 +91,9 @@ def test_absent_names_are_guarded_where_names_compare() -> None:
     expected |= {f"{work}/.git/{name}" for name in ("commondir", "config.worktree")}
     expected |= {f"{work}/.claude/{name}" for name in ("agents", "commands", "hooks", "skills", "settings.json",
                                                         "settings.local.json")}  # fmt: skip
-    assert set(made.guards) == expected and not made.placeholders and not made.watched
+    closed = {f"{work}/.git/{name}" for name in ("hooks", "config")}
+    assert set(made.guards) == expected | closed and set(made.closed) == closed
+    assert not made.placeholders and not made.watched
     assert made.zones == (work, f"{work}/.claude", f"{work}/.git"), "each directory of a name is pinned by a mount"
     assert not make_layout(policy, where, exact).view.guards
     assert make_layout(policy, where, facts, guards=True).view.placeholders, "their file system folds names"

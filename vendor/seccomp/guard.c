@@ -27,9 +27,18 @@ enum { MOST_ZONES = 4096, MOST_HOPS = 40, MARK = 0x5bd, AGAIN_ = ANSWERED + 1 };
 const struct guard *guard;
 static char **zone;
 static uint64_t mounts[MOST_ZONES];
+static unsigned common; /* how many bytes all names begin with */
 
 char **take_guard(char **from) {
     zone = from;
+    for (uint32_t n = 0; guard && n < guard->names; n++) {
+        const char *name = zone[guard->zones + n], *first = zone[guard->zones];
+        unsigned same = 0;
+        while (name[same] && name[same] == first[same]) {
+            same++;
+        }
+        common = n && same > common ? common : same;
+    }
     return from + (guard ? guard->zones + guard->names : 0);
 }
 
@@ -66,8 +75,12 @@ void find_zones(void) {
 
 int relation_of(const char *path) {
     int relation = FREE;
-    for (uint32_t n = 0; guard && n < guard->names; n++) {
-        const char *name = zone[guard->zones + n], *at = path;
+    unsigned same = 0;
+    while (guard && same < common && path[same] && path[same] == zone[guard->zones][same]) {
+        same++;
+    }
+    for (uint32_t n = 0; guard && n < guard->names && (same == common || !path[same]); n++) {
+        const char *name = zone[guard->zones + n] + same, *at = path + same;
         while (*name && *name == *at) {
             name++;
             at++;
@@ -279,7 +292,7 @@ static long move(const struct seccomp_notif *asked, const struct spot *at, const
         return GOES_ON;
     }
     if (at->relation || old->relation) {
-        long error = at->relation ? -EACCES : -EBUSY;
+        long error = at->relation ? refusal(at, -EACCES, -EBUSY, -EACCES) : -EBUSY;
         return refusal(old, -ENOENT, error, error);
     }
     return still_waits(asked->id) ? call(renameat2, old->directory, old->name, at->directory, at->name, flags)

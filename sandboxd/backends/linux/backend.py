@@ -292,7 +292,9 @@ class LinuxBackend:
             raise
         capture = capture_for(self.ability, plan.network)
         pending_setup = PendingSetup(options, self.ability, plan.network)
-        late_names = LateNames(plan.view.guards, self._appearances, self._worker)
+        late_names = LateNames(
+            plan.view.guards, self._appearances, self._worker, partial(self._paced, launch_id), plan.view.closed
+        )
         forget = partial(self._forget, launch_id, late_names)
         launch = Launching(
             launch_id, observer, hold, self._bridge.log, plan.view, territory, pending_setup, self._look_after, forget,
@@ -334,6 +336,9 @@ class LinuxBackend:
             argv, layers, warnings, EXPIRES_IN_S, reachable=capture is not None, shares_localhost=shares_localhost
         )
         return spec, launch
+
+    def _paced(self, launch_id: str) -> None:
+        self._bridge.log("protected names are made outside too often to mount each at once", launch=launch_id)
 
     def _forget(self, launch_id: str, late_names: LateNames) -> None:
         self._launches.pop(launch_id, None)
@@ -450,7 +455,7 @@ class LinuxBackend:
         )
         if record.link is not None and record.link.init_pid is not None:
             self._overlays.adopt(record.overlays, record.link.init_pid)
-        late_names = LateNames(record.guards, self._appearances, self._worker)
+        late_names = LateNames(record.guards, self._appearances, self._worker, partial(self._paced, launch_id))
         forget = partial(self._forget, launch_id, late_names)
         launch = Launching(
             launch_id, observer, hold, self._bridge.log, view, territory, pending_setup, self._look_after, forget,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -57,15 +57,15 @@ class Appearances:
         except HostError as error:
             self._fail(error.message, "raise fs.inotify.max_user_instances")
 
-    def expect(self, names: Iterable[str], appeared: Appeared) -> Callable[[], None]:
-        """Report each of these canonical paths when it is made, and those that are there at once.
+    def expect(self, names: Iterable[str], appeared: Appeared, closed: Collection[str] = ()) -> Callable[[], None]:
+        """Report each of these canonical paths when it is made, and those that are there at once, but for `closed`.
 
         The result ends the reports."""
         expectation = Expectation(frozenset(names), appeared)
         self._expected.add(expectation)
         self.warnings = ()
         self.ready()
-        self._look(expectation, expectation.names)
+        self._look(expectation, expectation.names, frozenset(closed))
         if not self.warnings:
             self._logged = ""
         return partial(self._cancel, expectation)
@@ -75,14 +75,14 @@ class Appearances:
         for directory in expectation.directories:
             self._leave(directory)
 
-    def _look(self, expectation: Expectation, names: Iterable[str]) -> None:
-        """Report what is there, and watch for the rest."""
+    def _look(self, expectation: Expectation, names: Iterable[str], closed: frozenset[str] = frozenset()) -> None:
+        """Report what is there, and watch for the rest and for what takes its place."""
         there = []
         for name in names:
             above = os.path.dirname(name)
             while not self._watch(expectation, above) and above != "/":
                 above = os.path.dirname(above)
-            if os.path.lexists(name):
+            if name not in closed and os.path.lexists(name):
                 there.append(name)
         if there:
             expectation.appeared(tuple(there))

@@ -144,7 +144,9 @@ class FileView:
     busiest: str = ""
     """The rule that names the most paths, for messages, if there are very many mounts."""
     guards: tuple[str, ...] = ()
-    """Absent names that the back end keeps absent without anything at them."""
+    """Absent names that the back end keeps absent without anything at them, and `closed`."""
+    closed: tuple[str, ...] = ()
+    """Protected names that exist in zones. What a person moves over one takes its mount away."""
     zones: tuple[str, ...] = ()
     """The writable mounts at, above and below which a guarded name lies."""
     facts: Facts | None = None
@@ -213,6 +215,7 @@ def arrange(
             open_links=tuple(emitter.open_links),
             writable=tuple(emitter.writable),
             guards=tuple(emitter.guards),
+            closed=tuple(emitter.closed),
             places=_places(emitter.mounts),
             searched=frozenset(emitter.searched),
         ),
@@ -222,7 +225,7 @@ def arrange(
 def _with_zones(mounted: tuple[str, ...], view: FileView) -> FileView:
     """Add the zones: Landlock grants to a whole tree, so those of each topmost writable place with a guard in it."""
     if not view.guards:
-        return view
+        return replace(view, closed=())
     tops = [root for root in writable_tops(view) if any(is_below(guard, root) for guard in view.guards)]
     writable, targets = writable_in(view), [one.target for one in view.mounts if one.operation in _WRITABLE]
     overlays = [one.target for one in view.overlays]
@@ -231,7 +234,9 @@ def _with_zones(mounted: tuple[str, ...], view: FileView) -> FileView:
         for path in (*targets, *mounted)
         if any(is_below(path, top) for top in tops) and (writable(path) or path in overlays or path in tops)
     )
-    return replace(view, zones=tuple(found))
+    opened = {above for target in targets for above in at_and_above(target)}
+    closed = [path for path in view.closed if path not in opened and any(is_below(path, top) for top in tops)]
+    return replace(view, zones=tuple(found), guards=(*view.guards, *closed), closed=tuple(closed))
 
 
 def writable_tops(view: FileView, but: tuple[str, ...] = ()) -> Iterator[str]:
@@ -389,6 +394,7 @@ class _Emitter:
         self.placeholders: dict[str, None] = {}
         self.open_links: list[str] = []
         self.guards: list[str] = []
+        self.closed: list[str] = []
         self.writable: list[str] = []
         self.searched: set[str] = set()
         self._made: set[str] = set()
@@ -438,6 +444,9 @@ class _Emitter:
         if operation is Operation.WRITABLE and entry.path.startswith("/dev/"):
             operation = Operation.DEVICE
         self._add(Mount(operation, entry.path, entry.path))
+        above = parent is not None and parent.shows is Visibility.HOST_WRITABLE
+        if above and node.protected and operation is Operation.READ_ONLY and not entry.searched:
+            self.closed.append(entry.path)
 
     def _absent(self, node: MountNode) -> None:
         parent, entry = node.parent, node.entry
@@ -471,6 +480,8 @@ class _Emitter:
         elif parent.shows is Visibility.HOST_WRITABLE and entry.guard:
             self._way_to(entry, parent)
             self.open_links.append(entry.path)
+            if not entry.searched:
+                self.closed.append(entry.path)
 
     def _way_to(self, entry: PathEntry, parent: MountNode | None, path: str = "") -> None:
         """Mount the directories between a mount and a mount below it, at the entry unless a path is given."""

@@ -23,38 +23,84 @@ class Expectations(Protocol):
 
     def ready(self) -> None: ...
 
-    def expect(self, names: tuple[str, ...], appeared: Callable[[tuple[str, ...]], None], /) -> Callable[[], None]: ...
+    def expect(
+        self, names: tuple[str, ...], appeared: Callable[[tuple[str, ...]], None], closed: tuple[str, ...], /
+    ) -> Callable[[], None]: ...
+
+
+BURST, PER_SECOND = 256, 10
+"""Mounts for one command beyond one for each name, and how many more a second."""
 
 
 class LateNames:
-    """The guarded names of one running command."""
+    """The guarded names of one running command; `closed` are those that are mounted from the start.
 
-    def __init__(self, names: tuple[str, ...], expectations: Expectations, worker: NamespaceWorker) -> None:
-        self._names, self._expectations, self._worker = names, expectations, worker
+    Mounts are made one after the other and have a pace, since another session may be allowed to make such names. One
+    that waits stays closed by the helper, which changes nothing there. `tell` hears once of the pace."""
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        expectations: Expectations,
+        worker: NamespaceWorker,
+        tell: Callable[[], None],
+        closed: tuple[str, ...] = (),
+    ) -> None:
+        self._names, self._expectations, self._worker, self._closed = names, expectations, worker, closed
+        self._tell: Callable[[], None] | None = tell
         self._cancel: Callable[[], None] = lambda: None
         self._pid = 0
-        self._begun: set[asyncio.Future[list[socket.socket]]] = set()
+        self._left, self._counted = float(BURST + len(names)), 0.0
+        self._wanted: dict[str, None] = {}
+        self._busy: asyncio.Future[list[socket.socket]] | asyncio.TimerHandle | None = None
+        self._first: asyncio.Future[None] | None = None
 
     def begin(self, pid: int) -> Awaitable[object] | None:
         """Watch for the names, and mount those that are there; `pid` is process 1. The result is awaited."""
         self._pid = pid
-        self._cancel = self._expectations.expect(self._names, self._appeared)
-        return asyncio.gather(*self._begun, return_exceptions=True) if self._begun else None
+        self._counted = asyncio.get_running_loop().time()
+        self._cancel = self._expectations.expect(self._names, self._appeared, self._closed)
+        if self._busy is not None:
+            self._first = asyncio.get_running_loop().create_future()
+        return self._first
 
     def close(self) -> None:
         self._cancel()
         self._cancel = lambda: None
+        self._wanted.clear()
+        if isinstance(self._busy, asyncio.TimerHandle):
+            self._busy.cancel()
 
     def _appeared(self, names: tuple[str, ...]) -> None:
         """Mount each name on itself; one that has gone again is reported anew."""
-        with contextlib.suppress(OSError):  # the command has ended
-            with contextlib.ExitStack() as opened:
-                mounts, network = (self._open(opened, kind) for kind in ("mnt", "net"))
-                for name in names:
-                    program = NamespaceProgram.of((LateMount(MountMethod.ENTRY, name, if_there=True),))
-                    begun = asyncio.ensure_future(self._worker.start(network, program, mounts))
-                    self._begun.add(begun)
-                    begun.add_done_callback(self._done)
+        self._wanted |= dict.fromkeys(names)
+        if self._busy is None:
+            self._next()
+
+    def _next(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._busy, now = None, loop.time()
+        self._left, self._counted = min(self._left + (now - self._counted) * PER_SECOND, BURST + len(self._names)), now
+        if self._wanted and self._left < 1:
+            if self._tell is not None:
+                self._tell()
+                self._tell = None
+            self._busy = loop.call_later(1 / PER_SECOND, self._next)
+        elif self._wanted:
+            name = next(iter(self._wanted))
+            del self._wanted[name]
+            self._left -= 1
+            with contextlib.suppress(OSError):  # the command has ended
+                self._busy = self._mount(name)
+                self._busy.add_done_callback(self._done)
+        if self._busy is None and self._first is not None and not self._first.done():
+            self._first.set_result(None)
+
+    def _mount(self, name: str) -> asyncio.Future[list[socket.socket]]:
+        with contextlib.ExitStack() as opened:
+            mounts, network = (self._open(opened, kind) for kind in ("mnt", "net"))
+            program = NamespaceProgram.of((LateMount(MountMethod.ENTRY, name, if_there=True),))
+            return self._worker.start(network, program, mounts)
 
     def _open(self, opened: contextlib.ExitStack, kind: str) -> int:
         descriptor = os.open(f"/proc/{self._pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
@@ -62,9 +108,9 @@ class LateNames:
         return descriptor
 
     def _done(self, begun: asyncio.Future[list[socket.socket]]) -> None:
-        self._begun.discard(begun)
         if not begun.cancelled():
             begun.exception()
+        self._next()
 
 
 class GuardedSetup:
