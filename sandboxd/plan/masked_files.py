@@ -1,48 +1,64 @@
 """The copies that commands see in place of files with secrets (`sandbox.credentials.mask`). Pure.
 
-The daemon writes a copy before a plan needs it (`runtime.credentials.masked_copies`), outside of what commands see."""
+The daemon writes a copy before a plan needs it (`runtime.credentials.masked_copies`), outside of what commands see. All
+masks of one file act on one copy, so that another one never shows more."""
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 from sandboxd.paths import is_below
 from sandboxd.plan.filesystem.mounts import Mark, Mount, Operation, Visibility
-from sandboxd.plan.filesystem.path_table import PathTable
+from sandboxd.plan.filesystem.path_table import MarkReason, PathTable
 from sandboxd.plan.host_facts import Facts, PathKind
 from sandboxd.plan.request import Place
-from sandboxd.policy.model import MaskRule, NetworkPolicy
+from sandboxd.policy.model import NetworkPolicy
 
-_KEYS = frozenset({"sandbox.credentials.mask", "sandbox.credentials.inject"})
-
-
-def copies_directory(session_tmp: str) -> str:
-    """Return the directory of a session's copies, which ends with its temporary directory."""
-    return f"{session_tmp}-masked"
+_MASK, _INJECT = "sandbox.credentials.mask", "sandbox.credentials.inject"
 
 
-def copy_path(session_tmp: str, mask: MaskRule) -> str:
-    name = hashlib.sha256(f"{mask.path}\0{mask.pattern}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    return f"{copies_directory(session_tmp)}/{name}"
+@dataclass(frozen=True, slots=True)
+class MaskedFile:
+    """A file with the texts before its secrets; without any, all of it is one."""
+
+    path: str
+    patterns: tuple[str, ...]
+    by_project: bool
+
+    def is_lifted_by(self, reason: MarkReason) -> bool:
+        """Return whether the copy may stand where this rule closes: it is the mask's own, or a source's."""
+        rule = reason.rule
+        if rule is None:
+            return False
+        own = rule.origin.key == _MASK and rule.path == self.path
+        return own or (rule.origin.key == _INJECT and not self.by_project)
+
+
+def masked_files(network: NetworkPolicy) -> tuple[MaskedFile, ...]:
+    found: dict[str, MaskedFile] = {}
+    for path in dict.fromkeys(mask.path for mask in network.masks if mask.path):
+        masks = [mask for mask in network.masks if mask.path == path]
+        patterns = tuple(sorted({mask.pattern for mask in masks})) if all(mask.pattern for mask in masks) else ()
+        found[path] = MaskedFile(path, patterns, all(mask.by_project for mask in masks))
+    return tuple(found.values())
+
+
+def copy_path(session_tmp: str, file: MaskedFile) -> str:
+    """Return the place of a copy, in a directory that ends with the session's temporary one."""
+    text = "\0".join((file.path, *file.patterns))
+    return f"{session_tmp}-masked/{hashlib.sha256(text.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
 
 
 def add_masked_files(table: PathTable, network: NetworkPolicy, place: Place, facts: Facts) -> None:
     """Mount the copies, except where another rule denies to read the file."""
-    for mask in network.masks:
-        if not mask.path or facts.paths[mask.path].kind is not PathKind.FILE:
-            continue
-        real = facts.paths[mask.path].real
-        closed = [
-            entry for entry in table.entries.values() if entry.marks & Mark.DENY_READ and is_below(real, entry.path)
-        ]
-        reasons = [reason for entry in closed for reason in table.reasons.get(entry.path, ())]
-        others = [one for one in reasons if one.mark & Mark.DENY_READ and _key_of(one.rule) not in _KEYS]
+    for file in masked_files(network):
+        real = facts.paths[file.path].real
         entry = table.entries.get(real)
-        if entry is None or others:
+        if facts.paths[file.path].kind is not PathKind.FILE or entry is None:
             continue
-        entry.fixed = Mount(Operation.READ_ONLY, real, copy_path(place.session_tmp, mask))
-        entry.shows = Visibility.HOST_READ_ONLY
-
-
-def _key_of(rule: object) -> str:
-    return getattr(getattr(rule, "origin", None), "key", "")
+        above = (path for path, one in table.entries.items() if one.marks & Mark.DENY_READ and is_below(real, path))
+        reasons = (one for path in above for one in table.reasons.get(path, ()) if one.mark & Mark.DENY_READ)
+        if all(map(file.is_lifted_by, reasons)):
+            entry.fixed = Mount(Operation.READ_ONLY, real, copy_path(place.session_tmp, file))
+            entry.shows = Visibility.HOST_READ_ONLY

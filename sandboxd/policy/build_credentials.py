@@ -43,8 +43,7 @@ class CredentialBuilder:
 
     def rule(self, section: InjectedCredential, origin: Origin) -> CredentialRule:
         scope = self._reader.scope
-        of_project = posixpath.join(scope.project, ".claude")
-        if posixpath.dirname(origin.file or "") == of_project and scope.project != scope.home:
+        if self.is_of_project(origin):
             raise BadEntry(
                 "credential_of_project",
                 "a project names a credential",
@@ -88,7 +87,14 @@ class CredentialBuilder:
         if section.env is not None:
             return MaskRule(origin, variable=_check_variable(section.env))
         before = "" if section.pattern is None else _before(section.pattern)
-        return MaskRule(origin, path=_file(section.file or "", self._reader.scope), pattern=before)
+        path = _file(section.file or "", self._reader.scope)
+        return MaskRule(origin, path=path, pattern=before, by_project=self.is_of_project(origin))
+
+    def is_of_project(self, origin: Origin) -> bool:
+        """Return whether a file of the project names an entry; with trust as well."""
+        scope = self._reader.scope
+        directory = posixpath.join(scope.project, ".claude")
+        return posixpath.dirname(origin.file or "") == directory and scope.project != scope.home
 
 
 def parse_source(text: str, scope: PathScope) -> CredentialSource:

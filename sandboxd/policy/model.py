@@ -146,12 +146,15 @@ class CredentialRule:
 
 @dataclass(frozen=True, slots=True)
 class MaskRule:
-    """A variable or file in which commands see a stand-in; `pattern` is the part of the file before a value."""
+    """A variable or file in which commands see a stand-in; `pattern` is the part of the file before a value.
+
+    `by_project`: a project's settings say so."""
 
     origin: Origin
     variable: str = ""
     path: str = ""
     pattern: str = ""
+    by_project: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,16 @@ GIVEN, OF_FILE, OF_PROGRAM = "ghp_given0123456789abcdefgh", "npm_file0123456789"
 INJECT = [
     {"host": "ok.test", "header": "Authorization: Bearer {value}", "from": "env:GH_TOKEN", "paths": ["/env/**"]},
     {"host": "ok.test", "basic": "me", "from": "file:~/.npmrc#_authToken=*", "paths": ["/file/**"]},
+    {"host": "ok.test", "header": "X-Source", "from": "file:~/.source", "paths": ["/source/**"]},
     {"host": "ok.test", "query": "key", "from": 'command:["/bin/cat", "~/.program"]', "paths": ["/program/**"]},
 ]
 MASK = [{"env": "OTHER"}, {"file": "~/.npmrc", "pattern": "_authToken=*"}, {"file": "~/.whole"}]
+BY_PROJECT = [{"file": path, "pattern": "nothing=*"} for path in ("~/.npmrc", "~/.source", "~/.program", "~/.whole")]
+"""Masks that fit nothing, by which a project would have the files shown."""
 LOOK = r"""
 printf '%s\n' "$GH_TOKEN" "$OTHER"
 cat ~/.npmrc ~/.whole
-cat ~/.program 2>&1 | tail -n 1
+cat ~/.program ~/.source 2>&1 | grep -c denied
 cat /proc/*/environ 2>/dev/null | tr '\0' '\n' | grep -c "$(printf 'given012345%s' 6789)"
 """
 
@@ -44,6 +47,9 @@ def daemon(start_daemon: StartDaemon, identity: Identity) -> DaemonProcess:
     identity.write(identity.home / ".npmrc", f"registry=https://ok.test/\n//ok.test/:_authToken={OF_FILE}\n")
     identity.write(identity.home / ".whole", "another-secret\n")
     identity.write(identity.home / ".program", OF_PROGRAM)
+    identity.write(identity.home / ".source", "nothing in it but-a-source\n")
+    of_project = {"sandbox": {"credentials": {"mask": BY_PROJECT, "inject": INJECT}}}
+    identity.write(identity.workspace / ".claude" / "settings.json", json.dumps(of_project))
     network = {"allowedDomains": ["ok.test", "also.test"], "maxUpload": {"also.test": "20K"}}
     inject = json.loads(json.dumps(INJECT).replace("~/.program", f"{identity.home}/.program"))
     closed = {"denyRead": ["~/.program"]}
@@ -67,8 +73,8 @@ def test_commands_use_credentials_and_never_hold_them(daemon: DaemonProcess, sec
     token, other, _, line, whole, closed, found = done.stdout.splitlines()
     assert token.startswith("ghp_") and len(token) == len(GIVEN) and token != GIVEN, done.stdout
     assert other not in ("", variables["OTHER"]) and found == "0"
-    assert line.startswith("//ok.test/:_authToken=npm_") and "Permission denied" in closed
-    for secret in (GIVEN, OF_FILE, OF_PROGRAM, "another-secret", "of-the-caller"):
+    assert line.startswith("//ok.test/:_authToken=npm_") and closed == "2"
+    for secret in (GIVEN, OF_FILE, OF_PROGRAM, "another-secret", "of-the-caller", "but-a-source"):
         assert secret not in done.stdout + done.stderr
     assert whole
     line = (

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from sandboxd.errors import HostError
-from sandboxd.plan.masked_files import copy_path
-from sandboxd.policy.model import MaskRule
+from sandboxd.plan.masked_files import MaskedFile, copy_path
+from sandboxd.proxy.credentials.request_heads import Secret, take_out
 from sandboxd.runtime.credentials.credential_store import ENDS
 
 MOST_BYTES: Final = 1 << 20
@@ -22,39 +22,42 @@ StandIn = Callable[[str, bytes], bytes]
 """Returns what stands for the value with this name."""
 
 
-def write_copy(mask: MaskRule, session_tmp: str, stand_in: StandIn) -> None:
+def write_copy(file: MaskedFile, session_tmp: str, stand_in: StandIn, secrets: Sequence[Secret] = ()) -> None:
     """Write the copy of a file, unless it is as it should be. Raises HostError."""
-    path, text = copy_path(session_tmp, mask), masked(mask, _read(mask.path), stand_in)
+    path, text = copy_path(session_tmp, file), masked(file, _read(file.path), stand_in, secrets)
     try:
-        with open(path, "rb") as file:
-            if file.read(len(text) + 1) == text:
+        with open(path, "rb") as present:
+            if present.read(len(text) + 1) == text:
                 return
     except OSError:
         pass
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o444), "wb") as file:
-            file.write(text)
+        new = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o444)
+        with open(new, "wb") as made:
+            made.write(text)
         os.rename(f"{path}.new", path)
     except OSError as error:
         raise HostError(
-            "credential_copy", f"cannot write the copy of {mask.path}: {error.strerror}", hint="free some disk space"
+            "credential_copy", f"cannot write the copy of {file.path}: {error.strerror}", hint="free some disk space"
         ) from None
 
 
-def masked(mask: MaskRule, content: bytes | None, stand_in: StandIn) -> bytes:
-    """Return what commands see of a file; all of it is secret without a pattern, or when it cannot be read safely."""
-    if content is None or not mask.pattern:
-        return stand_in(mask.path, (content or b"").strip()) + b"\n"
-    before = mask.pattern.encode()
+def masked(file: MaskedFile, content: bytes | None, stand_in: StandIn, secrets: Sequence[Secret] = ()) -> bytes:
+    """Return the copy of a file. All of it is secret without a pattern, or when it cannot be read safely.
+
+    Values of credentials (`secrets`) are replaced wherever they stand."""
+    if content is None or not file.patterns:
+        return stand_in(file.path, (content or b"").strip()) + b"\n"
+    begins = b"|".join(re.escape(pattern.encode()) for pattern in sorted(file.patterns, key=len, reverse=True))
     count = 0
 
     def replaced(found: re.Match[bytes]) -> bytes:
         nonlocal count
         count += 1
-        return before + stand_in(f"{mask.path}#{mask.pattern}{count}", found[0][len(before) :])
+        return found[1] + stand_in(f"{file.path}#{count}", found[2])
 
-    return re.sub(re.escape(before) + ENDS, replaced, content)
+    return take_out(secrets, re.sub(b"(" + begins + b")(" + ENDS + b")", replaced, content))
 
 
 def _read(path: str) -> bytes | None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from sandboxd.errors import HostError
+from sandboxd.plan.masked_files import masked_files
 from sandboxd.policy.model import CredentialSource, NetworkPolicy
 from sandboxd.proxy.credentials.request_heads import Secret
 from sandboxd.runtime.credentials.credential_store import CredentialStore
@@ -87,12 +88,11 @@ class SessionCredentials:
         for rule in reversed(network.credentials):  # the first rule for a variable decides
             for name in rule.variables:
                 found[name] = await self.stand_in(rule.source, rule.prefix)
-        files = [mask for mask in network.masks if mask.path]
-        if files:
+        if files := masked_files(network):
             for rule in network.credentials:
                 await self.stand_in(rule.source, rule.prefix)  # a value in a file may be one of these
-            for mask in files:
-                await asyncio.to_thread(write_copy, mask, session_tmp, self._stand_in_of_value)
+            for file in files:
+                await asyncio.to_thread(write_copy, file, session_tmp, self._stand_in_of_value, self.secrets)
         return found
 
     def _stand_in_of_value(self, name: str, value: bytes) -> bytes:

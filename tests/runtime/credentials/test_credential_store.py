@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from sandboxd.errors import CallerError, HostError
-from sandboxd.plan.masked_files import copy_path
+from sandboxd.plan.masked_files import copy_path, masked_files
 from sandboxd.policy.hosts.host_patterns import HostPattern
 from sandboxd.policy.model import CredentialRule, CredentialSource, MaskRule, NetworkPolicy, SourceKind
+from sandboxd.proxy.credentials.request_heads import Secret
 from sandboxd.runtime.credentials.credential_store import LIFETIME_S, PAUSE_S, CredentialStore
 from sandboxd.runtime.credentials.masked_copies import write_copy
 from sandboxd.runtime.credentials.session_credentials import SessionCredentials, stand_in_for
@@ -136,7 +137,7 @@ async def test_masked_files_and_variables(tmp_path: Path) -> None:
     variables = await own.prepare(NetworkPolicy(credentials=(rule,), masks=tuple(masks)), tmp)
     token = variables["NPM_TOKEN"]
     assert sorted(variables) == ["B", "NPM_TOKEN"] and token.startswith("npm_") and len(variables["B"]) == 20
-    texts = [Path(copy_path(tmp, mask)).read_text() for mask in masks if mask.path]
+    texts = [Path(copy_path(tmp, one)).read_text() for one in masked_files(NetworkPolicy(masks=tuple(masks)))]
     first, _, other = texts[0].partition(token)
     assert first == "a=1\n_authToken=" and other.startswith("\n//b/:_authToken=") and "other-secret" not in other
     for text in texts[1:]:
@@ -145,6 +146,24 @@ async def test_masked_files_and_variables(tmp_path: Path) -> None:
     assert secret.stand_in.decode() == token and secret.value == b"npm_0123456789abcdef"
     npmrc.write_text("_authToken=npm_another0123456\n")
     assert (await own.secret(rule.source)).stand_in.decode() == token and len(own.secrets) == 2
-    inode = os.stat(copy_path(tmp, masks[0])).st_ino
-    write_copy(masks[1], tmp, lambda name, value: b"unchanged")
-    assert os.stat(copy_path(tmp, masks[0])).st_ino == inode
+    files = masked_files(NetworkPolicy(masks=tuple(masks)))
+    inode = os.stat(copy_path(tmp, files[0])).st_ino
+    write_copy(files[1], tmp, lambda name, value: b"unchanged")
+    assert os.stat(copy_path(tmp, files[0])).st_ino == inode
+
+
+def test_another_mask_never_shows_more(tmp_path: Path) -> None:
+    """A pattern that fits nothing, beside one that does or beside none; values are replaced wherever they are."""
+    path = tmp_path / "npmrc"
+    path.write_text("b=0\na=secret-value\n")
+
+    def shown(*patterns: str, secrets: tuple[Secret, ...] = ()) -> str:
+        masks = tuple(MaskRule(BUILT_IN, path=str(path), pattern=pattern) for pattern in patterns)
+        [file] = masked_files(NetworkPolicy(masks=masks))
+        write_copy(file, str(tmp_path / "t"), lambda name, value: b"STAND-IN", secrets)
+        return Path(copy_path(str(tmp_path / "t"), file)).read_text()
+
+    assert shown("zzz=") == path.read_text()
+    assert shown("zzz=", "a=") == shown("a=", "a") == "b=0\na=STAND-IN\n"
+    assert shown("zzz=", "") == "STAND-IN\n"
+    assert shown("zzz=", secrets=(Secret(b"secret-value", b"OTHER"),)) == "b=0\na=OTHER\n"
