@@ -1,6 +1,8 @@
-"""The examples for build tools: what make starts, and one session for each project."""
+"""The examples for build tools and editors: what they start, and one session for each project."""
 
 from __future__ import annotations
+
+import json
 
 from support.daemons import DaemonProcess
 from support.users import CHECKOUT
@@ -17,9 +19,21 @@ def test_recipes_of_make_run_inside(shared_daemon: DaemonProcess) -> None:
     assert refused.returncode == 2 and not (identity.home / "outside.txt").exists(), refused
 
 
+def test_tasks_of_editors_run_inside(shared_daemon: DaemonProcess) -> None:
+    identity, built = shared_daemon.identity, shared_daemon.identity.workspace / "built.txt"
+    editors = {file.stem: json.loads(file.read_text()) for file in (CHECKOUT / "examples" / "editors").iterdir()}
+    for [task] in (editors["zed-tasks"], editors["vscode-tasks"]["tasks"]):
+        built.unlink(missing_ok=True)
+        done = identity.run([task["command"], *task["args"]], env=shared_daemon.environment())
+        assert done.returncode == 0 and built.read_text() == "built\n", done
+        assert task["args"][:2] == ["run", "-c"], "the line is of the sandbox, as the outside one of make"
+
+
 def test_a_project_has_one_session_by_its_variable(shared_daemon: DaemonProcess) -> None:
     identity, env = shared_daemon.identity, shared_daemon.environment()
     lines = "sandboxd run -c 'echo kept >/tmp/shared'; sandboxd run cat /tmp/shared"
-    done = identity.run(["sh", "-c", f". {EXAMPLES}/envrc; {lines}"], env=env)
+    identity.write(identity.workspace / ".envrc", (EXAMPLES / "envrc").read_text())
+    assert identity.run(["direnv", "allow", "."], env=env).returncode == 0
+    done = identity.run(["direnv", "exec", ".", "sh", "-c", lines], env=env)
     assert done.stdout == "kept\n", done
     assert identity.run(["sh", "-c", "sandboxd run cat /tmp/shared"], env=env).returncode == 1

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-TERMINAL = "vscode-terminal"
+TERMINALS = ("vscode-terminal", "zed-terminal")
 AGENTS = {dialect.name: dialect for dialect in DIALECTS}
 _ACTIONS = ("install", "uninstall", "status", "run")
 HELP = Help(
@@ -27,6 +27,7 @@ HELP = Help(
   uninstall AGENT  remove them
   status [AGENT]   show where they are installed
   vscode-terminal  as AGENT: a profile of the terminal of Visual Studio Code, which starts `session shell`
+  zed-terminal     as AGENT: the same as the terminal of Zed
   run AGENT        answer one event of the agent, on standard input; the hooks call this""",
     (
         Option("--project", "install, uninstall: only for the project in this directory, on this machine"),
@@ -51,18 +52,18 @@ def main(arguments: Sequence[str]) -> int:
             suggestion(action, _ACTIONS),
         )
     if len(rest) > 1 or (not rest and action != "status"):
-        raise UsageError("name one agent", f"known: {', '.join((*AGENTS, TERMINAL))}")
-    if rest and rest[0] not in AGENTS and (rest[0] != TERMINAL or action == "run"):
-        raise UsageError(f"unknown agent {visible(rest[0])}", suggestion(rest[0], (*AGENTS, TERMINAL)))
+        raise UsageError("name one agent", f"known: {', '.join((*AGENTS, *TERMINALS))}")
+    if rest and rest[0] not in AGENTS and (rest[0] not in TERMINALS or action == "run"):
+        raise UsageError(f"unknown agent {visible(rest[0])}", suggestion(rest[0], (*AGENTS, *TERMINALS)))
     if action == "run":
         from sandboxd.cli.hooks.hook_event import main as answer
 
         return answer(AGENTS[rest[0]])
     project = os.path.abspath(parsed.get("cwd") or ".") if "project" in parsed or "cwd" in parsed else None
-    if rest == [TERMINAL]:
-        from sandboxd.cli.hooks.vscode_terminal import change
+    if rest and rest[0] in TERMINALS:
+        from sandboxd.cli.hooks.editor_terminals import change
 
-        return change(action, project)
+        return change(rest[0], action, project)
     if action == "status":
         return _status(rest, project)
     dialect = AGENTS[rest[0]]

@@ -86,26 +86,45 @@ def test_a_plug_in_is_a_file_of_its_own(cli: CommandLine, home: Path) -> None:
     assert "nothing to change" in cli.run("hook", "uninstall", "opencode").stdout and path.exists()
 
 
-def test_a_profile_of_a_terminal_keeps_comments(cli: CommandLine, home: Path) -> None:
-    path = home / ".config/Code/User/settings.json"
+@pytest.mark.parametrize(
+    ("name", "file", "inside", "said"),
+    [
+        ("vscode-terminal", ".config/Code/User/settings.json", ".vscode/settings.json", "defaultProfile.linux"),
+        ("zed-terminal", ".config/zed/settings.json", ".zed/settings.json", "has a session"),
+    ],
+)
+def test_a_terminal_of_an_editor_keeps_comments(
+    cli: CommandLine, home: Path, name: str, file: str, inside: str, said: str
+) -> None:
+    path = home / file
     path.parent.mkdir(parents=True)
     path.write_text('{\n  // mine\n  "editor.tabSize": 2,\n}\n')
     before = path.read_text()
-    assert cli.run("hook", "status", "vscode-terminal").returncode == 1
+    assert cli.run("hook", "status", name).returncode == 1
     for _ in range(2):
-        done = cli.run("hook", "install", "vscode-terminal")
-        assert done.returncode == 0 and "defaultProfile.linux" in done.stdout
+        done = cli.run("hook", "install", name)
+        assert done.returncode == 0 and said in done.stdout
         assert "// mine" in path.read_text() and path.read_text().count('"session"') == 1
-    assert cli.run("hook", "status", "vscode-terminal").returncode == 0
-    assert cli.run("hook", "uninstall", "vscode-terminal").returncode == 0
+    assert cli.run("hook", "status", name).returncode == 0
+    assert cli.run("hook", "uninstall", name).returncode == 0
     assert "// mine" in path.read_text() and "sandboxd" not in path.read_text()
     path.write_text(before + "}")
-    done = cli.run("hook", "install", "vscode-terminal")
+    done = cli.run("hook", "install", name)
     assert done.returncode == 125 and "is not changed" in done.stderr and path.read_text() == before + "}"
     project = home / "project"
     project.mkdir()
-    assert cli.run("hook", "install", "vscode-terminal", "--project", cwd=project).returncode == 0
-    assert json.loads((project / ".vscode/settings.json").read_text())
+    assert cli.run("hook", "install", name, "--project", cwd=project).returncode == 0
+    assert json.loads((project / inside).read_text())
+
+
+def test_a_shell_that_a_user_has_chosen_stays(cli: CommandLine, home: Path) -> None:
+    path = home / ".config/zed/settings.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text := '{"terminal": {"shell": {"program": "fish"}, "font_size": 12}}')
+    done = cli.run("hook", "install", "zed-terminal")
+    assert done.returncode == 125 and "has its own terminal.shell" in done.stderr, done
+    assert "nothing to change" in cli.run("hook", "uninstall", "zed-terminal").stdout
+    assert path.read_text() == text
 
 
 @pytest.mark.parametrize("agent", ["claude", "opencode", "vscode-terminal"])
