@@ -23,7 +23,7 @@ from bench.private_daemon import Bench
 from bench.rows import Row
 from bench.timing import in_turns, median, ms
 
-CONNECTIONS = 250
+CONNECTIONS = 1000
 """Fewer than a command may have (`MOST_TLS`)."""
 
 

@@ -231,7 +231,8 @@ def plan_in(layout: Layout, place: Place, command: Argv | ShellText, environment
     Of the caller's `environment` CALLER_NAMES count."""
     change = change_environment(place, layout.session_tmp, environment, layout.sockets)
     if layout.trusted:
-        variables = trust_variables(place.trust_directory, layout.trusted, environment)
+        java = change.set.get("JAVA_TOOL_OPTIONS", environment.get("JAVA_TOOL_OPTIONS", ""))
+        variables = trust_variables(place.trust_directory, layout.trusted, environment, java)
         change = replace(change, set={**change.set, **variables})
     argv = command_argv(command, layout.shells)
     if isinstance(command, ShellText) and argv[0].startswith("/"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from sandboxd.plan.environment import CERTIFICATE_NAMES, certificates_of
+from sandboxd.plan.environment import CERTIFICATE_NAMES, JAVA_NAMES, certificates_of
 from sandboxd.policy.model import NetworkPolicy
 
 SYSTEM_BUNDLES = (
@@ -22,6 +22,7 @@ SYSTEM_BUNDLES = (
 """Where systems keep all their authorities in one file: Debian, Fedora, SUSE, Alpine, macOS."""
 TRUST_NAMES = (*CERTIFICATE_NAMES, "DENO_CERT")
 """Variables that name a file of authorities for a program or library."""
+_JAVA_STORE = "-Djavax.net.ssl.trustStore="
 
 
 def terminated_hosts(network: NetworkPolicy) -> tuple[str, ...]:
@@ -41,6 +42,18 @@ def callers_files(caller: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(named))
 
 
-def trust_variables(directory: str, hosts: tuple[str, ...], caller: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a command that trusts the bundle."""
-    return dict.fromkeys(TRUST_NAMES, bundle_path(directory, hosts, callers_files(caller)))
+def java_store_path(bundle: str) -> str:
+    """Return the path of a bundle as a store of Java (PKCS 12)."""
+    return f"{bundle.removesuffix('.pem')}.p12"
+
+
+def trust_variables(
+    directory: str, hosts: tuple[str, ...], caller: Mapping[str, str], java_options: str
+) -> dict[str, str]:
+    """Return the variables of a command that trusts the bundle. A store that the caller's Java names stays in force."""
+    bundle = bundle_path(directory, hosts, callers_files(caller))
+    variables = dict.fromkeys(TRUST_NAMES, bundle)
+    if not any(_JAVA_STORE in caller.get(name, "") for name in ("JAVA_TOOL_OPTIONS", *JAVA_NAMES)):
+        options = f"{java_options} {_JAVA_STORE}{java_store_path(bundle)} -Djavax.net.ssl.trustStoreType=PKCS12"
+        variables["JAVA_TOOL_OPTIONS"] = options.strip()
+    return variables

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sandboxd.errors import HostError
-from sandboxd.plan.trust import SYSTEM_BUNDLES, bundle_path, callers_files, terminated_hosts
+from sandboxd.plan.trust import SYSTEM_BUNDLES, bundle_path, callers_files, java_store_path, terminated_hosts
 from sandboxd.policy.model import NetworkPolicy
-from sandboxd.proxy.tls.authority import Authority, AuthorityRecord
+from sandboxd.proxy.tls.authority import Authority, AuthorityRecord, java_store
 
 MOST_BYTES = 8 << 20
 """Of one file of certificates."""
@@ -108,16 +108,21 @@ class CertificateTrust:
             )
         text = b"\n".join((*map(_read, sources), authority.certificate.encode()))
         try:
-            with open(
-                os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o444), "wb"
-            ) as file:
-                file.write(text)
-            os.rename(f"{path}.new", path)
+            _replace(java_store_path(path), java_store(found[0] for found in _CERTIFICATE.finditer(text)))
+            _replace(path, text)
         except OSError as error:
             raise HostError(
                 "tls_bundle", f"cannot write {path}: {error.strerror}", hint="free some disk space"
             ) from None
         self._written[path] = state
+
+
+def _replace(path: str, content: bytes) -> None:
+    """Write a file under a new name and move it into place. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    with open(os.open(f"{path}.new", flags, 0o444), "wb") as file:
+        file.write(content)
+    os.rename(f"{path}.new", path)
 
 
 def _system_bundle(own: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ _NOT_TRUSTED: Final = (
     "let the program trust the certificates of $SSL_CERT_FILE; if it only trusts its own, pass it untouched: "
     "sandboxd settings add sandbox.network.tls.exclude {host}"
 )
-MOST_TLS: Final = 256
+MOST_TLS: Final = 1024
 """Connections of one command whose TLS ends here at a time; further ones wait. Each takes about 70 KB."""
 _RESTART: Final = "start the command again: its trust in certificates is older than this setting"
 

@@ -7,10 +7,12 @@ days, beginning a day ago, since clocks differ."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import ssl
+import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_network
@@ -151,6 +153,21 @@ class Authority:
             builder = builder.add_extension(extension, critical=critical)
         certificate: Certificate = builder.sign(self._key, SHA256())
         return certificate
+
+
+def java_store(certificates: Iterable[bytes]) -> bytes:
+    """Return certificates as a store of Java (PKCS 12), without those that cannot be read."""
+    x509, _, _ = _library()
+    from cryptography.hazmat.primitives.serialization import NoEncryption, pkcs12
+
+    found: list[Any] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # old authorities have serial numbers that are not allowed today
+        for text in certificates:
+            with contextlib.suppress(ValueError):
+                certificate = x509.load_pem_x509_certificate(text)
+                found.append(pkcs12.PKCS12Certificate(certificate, b"%d" % len(found)))
+    return pkcs12.serialize_java_truststore(found, NoEncryption())
 
 
 _USAGES: Final = (

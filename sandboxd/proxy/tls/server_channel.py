@@ -52,6 +52,7 @@ class _Check:
 
     name: str
     fault: str = ""
+    certificate: x509.Certificate | None = None
 
 
 class ServerContext:
@@ -168,7 +169,9 @@ def _verify(connection: SSL.Connection, certificate: crypto.X509, code: int, dep
     """Check one certificate of the chain, after OpenSSL has."""
     check = connection.get_app_data()
     fault = "" if valid else _FAULTS.get(code, f"verification code {code}")
-    if not fault and depth == 0 and not _is_for(certificate.to_cryptography(), check.name):
+    if depth == 0:
+        check.certificate = certificate.to_cryptography()
+    if not fault and depth == 0 and not _is_for(check.certificate, check.name):
         fault = f"hostname mismatch, certificate is not valid for {check.name!r}"
     check.fault = check.fault or fault
     return not fault
@@ -197,8 +200,10 @@ def _is_address(name: str) -> bool:
 
 def _check_proof(connection: SSL.Connection, data: bytes, _: object) -> bool:
     check = connection.get_app_data()
-    chain = connection.get_verified_chain(as_cryptography=True) or []
-    check.fault = fault_of_proof(data, chain, datetime.now(UTC)) if chain else "no verified chain"
+    if data or check.certificate is None or _requires_proof(check.certificate):
+        chain = connection.get_verified_chain(as_cryptography=True) or []
+        check.fault = fault_of_proof(data, chain, datetime.now(UTC)) if chain else "no verified chain"
+    check.certificate = None
     return not check.fault
 
 
@@ -213,15 +218,21 @@ def fault_of_proof(data: bytes, chain: Sequence[x509.Certificate], now: datetime
             found = None
         if found is not None and found.certificate_status is ocsp.OCSPCertStatus.REVOKED:
             return "certificate revoked, as the server's own OCSP answer says"
-        required = x509.TLSFeatureType.status_request in leaf.extensions.get_extension_for_class(x509.TLSFeature).value
+        required = _requires_proof(leaf)
         good = found is not None and found.certificate_status is ocsp.OCSPCertStatus.GOOD and len(chain) > 1
         if required and not (good and found is not None and _is_valid(found, chain[1], now)):
             return "it requires a valid OCSP answer, and the server sent none"
-    except x509.ExtensionNotFound:
-        return ""
     except ValueError:
         return "the server's OCSP answer cannot be read"
     return ""
+
+
+def _requires_proof(certificate: x509.Certificate) -> bool:
+    try:
+        features = certificate.extensions.get_extension_for_class(x509.TLSFeature).value
+    except x509.ExtensionNotFound:
+        return False
+    return x509.TLSFeatureType.status_request in features
 
 
 def _is_valid(answer: ocsp.OCSPResponse, issuer: x509.Certificate, now: datetime) -> bool:
