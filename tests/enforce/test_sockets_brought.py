@@ -373,9 +373,9 @@ print(json.dumps([attempt(sys.argv[1] + "/" + name) for name in ("x", "there", "
 
 
 def test_commands_of_one_session_reach_each_other(daemon: DaemonProcess) -> None:
-    """By default, in `/tmp` and in the workspace; those of another session do not."""
-    server = "for one in '/tmp/s', 's': listen(one)\nprint('ready', flush=True); sys.stdin.readline()"
-    client = "print('ready', flush=True); sys.stdin.readline(); print(*map(attempt, ('/tmp/s', 's')))"
+    """By default, in `/tmp` and in the workspace; those of another session do not. Abstract names are the command's."""
+    server = "for one in '/tmp/s', 's', '\\0s': listen(one)\nprint('ready', flush=True); sys.stdin.readline()"
+    client = "print('ready', flush=True); sys.stdin.readline(); print(*map(attempt, ('/tmp/s', 's', '\\0s')))"
     code = """
 import subprocess, sys
 from sandboxd_client import Client
@@ -390,4 +390,4 @@ with Client(autostart=False) as box, Client(autostart=False) as another:
     server.communicate(b"\\n")
 """
     done = daemon.python(code, INSIDE + server, INSIDE + client)
-    assert done.stdout.split() == ["connected", "connected", "ENOENT", "EACCES"], done.stderr
+    assert done.stdout.split() == [*["connected"] * 2, "ECONNREFUSED", "ENOENT", "EACCES", "ECONNREFUSED"], done.stderr
