@@ -101,6 +101,13 @@ def test_commands_use_credentials_and_never_hold_them(daemon: DaemonProcess, sec
     shown = (told, listed, *(daemon.run(*words).stdout for words in (("status", "--json"), ("settings",), ("logs",))))
     for secret in (GIVEN, OF_PROGRAM):
         assert secret not in "".join(shown) and sum(secret in text for text in kept) <= (secret == OF_PROGRAM)
+    status = json.loads(daemon.run("status", "--json").stdout)
+    assert int(Path(f"/proc/{status['pid']}/coredump_filter").read_text(), 16) == 0
+    assert daemon.run("restart").returncode == 0
+    assert "env:GH_TOKEN: missing" in daemon.run("credential", "list").stdout
+    done = daemon.run("run", "-c", f"curl -sS -o a -o b -w '%{{http_code}} ' {base}/file/c {base}/env/c")
+    assert done.stdout == "200 502 ", done.stderr
+    assert secure_origin.heads[-1]["Authorization"] == basic
 
 
 def test_no_more_is_sent_than_a_limit_allows(daemon: DaemonProcess, origin: Origin) -> None:
