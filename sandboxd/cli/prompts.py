@@ -17,14 +17,18 @@ import tty
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from sandboxd.cli.arguments import NO_AUTOSTART, Help, UsageError
+from sandboxd.cli.arguments import NO_AUTOSTART, Help, UsageError, visible
 from sandboxd.cli.daemon_client import client, no_words
+from sandboxd.cli.remote import REMOTE, forwarded
 from sandboxd.screens.questions import Choice, QuestionRow, question_row
 from sandboxd_client import Client, RpcError, SandboxdError
 from sandboxd_client.wire.messages.prompts import PermissionRequest, PermissionResolved
 
 HELP = Help(
-    "prompts", "Answer permission questions in this terminal, one key each; q ends.", (NO_AUTOSTART,), ("prompts",)
+    "prompts [--remote HOST]",
+    "Answer permission questions in this terminal, one key each; q ends.",
+    (REMOTE, NO_AUTOSTART),
+    ("prompts", "prompts --remote build.example.org"),
 )
 _INTERRUPT: Final = ("\x03", "\x04", "q")
 _TICK_S: Final = 0.2
@@ -49,11 +53,19 @@ def main(arguments: Sequence[str]) -> int:
     no_words(parsed)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("prompts needs a terminal", "programs answer with permission.subscribe over the socket")
-    with client(parsed) as box:
-        desk = Desk(box, sys.stdin.fileno(), 1)
-        desk.say("waiting for questions; q ends")
-        with desk.single_keys():
-            return desk.run()
+    host = parsed.get("remote")
+    if host is None:
+        with client(parsed) as box:
+            return _answer_here(box, "")
+    with forwarded(host) as path, Client(path, autostart=False) as box:
+        return _answer_here(box, f" of {visible(host, 60)}")
+
+
+def _answer_here(box: Client, whose: str) -> int:
+    desk = Desk(box, sys.stdin.fileno(), 1)
+    desk.say(f"waiting for questions{whose}; q ends")
+    with desk.single_keys():
+        return desk.run()
 
 
 class Desk:

@@ -188,6 +188,7 @@ complete -c sandboxd -n '__sandboxd_is violations' -l json -d 'print JSON'
 complete -c sandboxd -n '__sandboxd_is violations' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
 complete -c sandboxd -n '__sandboxd_is violations' -l help -d 'show this text'
 complete -c sandboxd -n __sandboxd_is_alone -a prompts -d 'answer permission questions in this terminal'
+complete -c sandboxd -n '__sandboxd_is prompts' -l remote -d 'those of this machine, over ssh: HOST, USER@HOST or a name of ssh\'s' -x
 complete -c sandboxd -n '__sandboxd_is prompts' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
 complete -c sandboxd -n '__sandboxd_is prompts' -l help -d 'show this text'
 complete -c sandboxd -n __sandboxd_is_alone -a web -d 'serve a page that shows what happens and takes answers'
