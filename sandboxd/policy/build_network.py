@@ -13,6 +13,7 @@ from sandboxd.policy.decision import Behavior
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.hosts.host_decisions import LOCAL_HOSTS, is_local_name
 from sandboxd.policy.hosts.host_patterns import HostPattern
+from sandboxd.policy.hosts.host_rules import compile_rules
 from sandboxd.policy.hosts.parent_proxies import ParentProxy, UpstreamError, parse_parent
 from sandboxd.policy.hosts.request_rules import RequestRuleError, check_path_pattern, parse_operations
 from sandboxd.policy.model import HostRule, NetworkPolicy, PortRange, RequestRule, SocketRule, UploadRule
@@ -67,6 +68,13 @@ class NetworkBuilder:
         proxy = self._reader.settings.scalar(_N + "parentProxy")
         builder = CredentialBuilder(self._reader)
         credentials = builder.rules()
+        excluded = tuple(self._reader.collect(self._reader.entries(_N + "tls.exclude"), self.denied_host, opens=True))
+        for one in credentials:
+            if one.pattern.host and (found := compile_rules(excluded).match(one.pattern.host, one.pattern.port)):
+                message = (
+                    f"{one.pattern.text} gets no credential: {found.pattern.text} in {found.origin} keeps its TLS whole"
+                )
+                self._reader.warn("credential_excluded", message, one.origin, hint="take one of the two out")
         terminated = self._reader.collect(self._reader.entries(_N + "tls.terminate"), self.denied_host, opens=False)
         return NetworkPolicy(
             allowed=allowed_rules,
@@ -77,9 +85,7 @@ class NetworkBuilder:
             ),
             requests=tuple(self.requests(requests, asks=not no_questions)),
             tls_terminate=(*terminated, *(HostRule(one.pattern, one.origin) for one in credentials)),
-            tls_exclude=tuple(
-                self._reader.collect(self._reader.entries(_N + "tls.exclude"), self.denied_host, opens=True)
-            ),
+            tls_exclude=excluded,
             credentials=credentials,
             masks=builder.masks(),
             uploads=tuple(self._reader.collect(self._reader.entries(_N + "maxUpload"), self.upload, opens=False)),

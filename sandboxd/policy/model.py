@@ -120,8 +120,10 @@ class CredentialSource:
     words: tuple[str, ...]
 
     def __str__(self) -> str:
-        words = [word for word in self.words if word]
-        return f"{self.kind.value}:{' '.join(words) if self.kind is SourceKind.COMMAND else '/'.join(words)}"
+        if self.kind is SourceKind.FILE:
+            path, pattern = self.words
+            return f"file:{path}#{pattern}*" if pattern else f"file:{path}"
+        return f"{self.kind.value}:{(' ' if self.kind is SourceKind.COMMAND else '/').join(self.words)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from sandboxd.quantities import size_text
 DOMAINS: Final = 8
 """Names of a whole session, as a multiple of those below one domain."""
 UNLIMITED: Final = sys.maxsize
+_SHOW: Final = "see the limit and its file: sandboxd settings show sandbox.network"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class SessionBounds:
             return None
         whole = "the session" if domain == "*" else domain
         text = f"{host.name} is a new name, and the limit of new names of {whole} is reached"
-        return Decision(behavior, Reason.NAME_LIMIT, text, hint="sandboxd settings show sandbox.network.maxNewNames")
+        return Decision(behavior, Reason.NAME_LIMIT, text, hint=f"{_SHOW}.maxNewNames")
 
     def spent(
         self, rules: tuple[UploadRule, ...], host: Host, port: int, behavior: Behavior = Behavior.DENY
@@ -120,7 +121,7 @@ class SessionBounds:
         rule = min(rules, key=lambda one: self.left((one,)))
         limit = size_text(rule.most + self._granted.get(rule.pattern.text, 0))
         text = f"{host.authority(port)} gets no more data: the limit of {limit} for {rule.pattern.text} is reached"
-        hint = "sandboxd settings show sandbox.network.maxUpload"
+        hint = f"{_SHOW}.maxUpload"
         return Decision(behavior, Reason.UPLOAD_LIMIT, text, rule.pattern.text, rule.origin, hint)
 
     def extend(self, network: NetworkPolicy, host: Host, port: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from sandboxd.policy.build import evaluate
 from sandboxd.policy.hosts.host_patterns import parse_host
-from sandboxd.policy.hosts.request_rules import HttpRequest, credentials_for
+from sandboxd.policy.hosts.request_rules import HttpRequest, credentials_for, ends_tls
 from sandboxd.policy.model import Policy
 from sandboxd.policy.paths.rule_paths import PathScope
 from sandboxd.settings.layer import parse_layer
@@ -72,6 +72,12 @@ def test_no_file_of_a_project_names_a_credential(source: Source) -> None:
     assert policy.network.credentials == () and policy.environment_remove == () and problems
     mine, _ = built(Source.LOCAL, "/home/u/.claude/settings.local.json", credentials={"inject": [entry()]})
     assert len(mine.network.credentials) == 1
+
+
+def test_an_excluded_host_gets_no_credential_and_it_is_said() -> None:
+    policy, problems = built(network={"tls": {"exclude": ["a.test"]}}, credentials={"inject": [entry()]})
+    assert [problem.slug for problem in problems] == ["credential_excluded"] and "a.test" in policy.warnings[0]
+    assert not ends_tls(policy.network, parse_host("a.test"), 443)
 
 
 def test_sources_are_closed_for_commands() -> None:

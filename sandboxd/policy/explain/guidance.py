@@ -153,6 +153,13 @@ def _network(policy: Policy) -> str:
         lines.append("- Other hosts are refused.")
     else:
         lines.append("- For other hosts a person is asked while the connection waits; no answer means refused.")
+    if network.credentials:
+        hosts = _listed(dict.fromkeys(rule.pattern.text for rule in network.credentials))
+        lines.append(
+            f"- The proxy logs in at: {hosts}. Variables and files of credentials hold placeholders: use them unchanged."
+        )
+    if network.uploads or network.max_new_names:
+        lines.append("- What a session may send or look up is limited; the message of a refusal names the limit.")
     if network.allow_local_ports:
         ports = (f"{p.first}" if p.first == p.last else f"{p.first}-{p.last}" for p in network.allow_local_ports)
         lines.append(f"- Ports of the host's loopback: {_listed(ports)}.")
