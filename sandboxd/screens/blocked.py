@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -118,15 +118,15 @@ class History:
     def get(self, number: int) -> ViolationRecord | None:
         return self._violations.get(number)
 
-    def view(self, wanted: Filter = Filter()) -> Blocked:
-        """Return what passes a filter, in groups."""
+    def view(self, wanted: Filter = Filter(), unfolded: Container[tuple[str, str]] | None = None) -> Blocked:
+        """Return what passes a filter, in groups; only the `unfolded` ones, by title and place, have rows."""
         members: dict[tuple[str, str, str, str], list[ViolationRecord]] = {}
         shown = 0
         for one in reversed(self._violations.values()):
             if wanted.passes(one):
                 shown += 1
                 members.setdefault(_group(one), []).append(one)
-        groups = [_group_of(key, found) for key, found in list(members.items())[:GROUPS]]
+        groups = [_group_of(key, found, unfolded) for key, found in list(members.items())[:GROUPS]]
         everything = self._violations.values()
         return Blocked(
             tuple(groups),
@@ -143,12 +143,14 @@ def _group(one: ViolationRecord) -> tuple[str, str, str, str]:
     return one.kind, one.outcome, one.rule or "", "" if one.origin is None else str(one.origin)
 
 
-def _group_of(key: tuple[str, str, str, str], found: list[ViolationRecord]) -> BlockedGroup:
+def _group_of(
+    key: tuple[str, str, str, str], found: list[ViolationRecord], unfolded: Container[tuple[str, str]] | None
+) -> BlockedGroup:
     kind, outcome, rule, place = key
-    rows = tuple(blocked_row(one) for one in found[:MEMBERS])
+    name = neutralise(f"{kind}: rule {rule}" if rule else f"{kind}: {outcome}"), neutralise(place)
+    rows = tuple(blocked_row(one) for one in found[:MEMBERS]) if unfolded is None or name in unfolded else ()
     return BlockedGroup(
-        neutralise(f"{kind}: rule {rule}" if rule else f"{kind}: {outcome}"),
-        neutralise(place),
+        *name,
         kind,
         sum(one.count for one in found),
         max(one.last_time or one.time for one in found),

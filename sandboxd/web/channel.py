@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from sandboxd.screens.blocked import Filter
 from sandboxd.web.access import Door, PageSession, Role, why_refused
 from sandboxd.web.hub import Hub
 from sandboxd_client import RpcError, SandboxdError
@@ -35,6 +36,7 @@ SHARE: Final = 4
 """Pauses between states of a screen: at least this, and as a multiple of the time that one takes."""
 NOW_S: Final = 2.0
 """The interval of the view Now, whose processor times and connections nothing tells of."""
+MOST_UNFOLDED: Final = 20
 FEEDS: Final = {
     "permission.subscribe": "sandbox_permission_",
     "violation.subscribe": "sandbox_violation",
@@ -58,7 +60,8 @@ class PageChannel:
         self._feeds: set[str] = set()
         self._waiting: deque[str] = deque()
         self._view = ""
-        self._wanted: dict[str, str] = {}
+        self._wanted = Filter()
+        self._unfolded: frozenset[tuple[str, str]] = frozenset()
         self._shown = ""
         self._is_dirty = False
         self._wake = asyncio.Event()
@@ -183,7 +186,8 @@ class PageChannel:
         view = _text(params, "view")
         if view not in ("now", "questions", "blocked", "policy", "layers"):
             raise RpcError("invalid_params", "there is no such view", "name now, questions, blocked, policy or layers")
-        self._wanted = {name: _text(params, name) for name in ("session_id", "kind", "text")}
+        self._wanted = Filter(*(_text(params, name) for name in ("session_id", "kind", "text")))
+        self._unfolded = _pairs(params.get("unfolded", []))
         self._view, self._shown, self._is_dirty = view, "", True
         self._wake.set()
         return {}
@@ -209,7 +213,7 @@ class PageChannel:
 
     async def _send_screen(self) -> None:
         self._is_dirty, view = False, self._view
-        rows = await self._hub.view(view, self._wanted, self.role)
+        rows = await self._hub.view(view, self._wanted, self._unfolded, self.role)
         text = dumps({"view": view, "rows": rows, "badge": self._hub.badge})
         if text != self._shown and view == self._view:
             self._shown = text
@@ -218,6 +222,15 @@ class PageChannel:
 
 def _is_id(number: object) -> bool:
     return number is None or (isinstance(number, int | str) and not isinstance(number, bool))
+
+
+def _pairs(value: object) -> frozenset[tuple[str, str]]:
+    """Return the titles and places of groups."""
+    if isinstance(value, list) and len(value) <= MOST_UNFOLDED:
+        pairs = [(one[0], one[1]) for one in value if isinstance(one, list) and len(one) == 2]
+        if len(pairs) == len(value) and all(isinstance(text, str) for pair in pairs for text in pair):
+            return frozenset(pairs)
+    raise ParamsError("unfolded", f"at most {MOST_UNFOLDED} pairs of title and place", "another value")
 
 
 def _text(params: dict[str, Any], name: str) -> str:

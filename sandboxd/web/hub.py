@@ -230,14 +230,17 @@ class Hub:
         """Return the counts that every view shows."""
         return {"blocked": self._history.total, "questions": len(self._questions.open)}
 
-    async def view(self, name: str, wanted: dict[str, str], role: Role) -> dict[str, Any]:
-        """Return the rows of a view. Raises SandboxdError."""
+    async def view(
+        self, name: str, wanted: Filter, unfolded: frozenset[tuple[str, str]], role: Role
+    ) -> dict[str, Any]:
+        """Return the rows of a view; of Blocked what passes a filter, and members of unfolded groups.
+
+        Raises SandboxdError."""
         match name:
             case "questions":
                 return self._question_rows(role)
             case "blocked":
-                chosen = Filter(wanted.get("session_id", ""), wanted.get("kind", ""), wanted.get("text", ""))
-                return asdict(self._history.view(chosen))
+                return asdict(self._history.view(wanted, unfolded))
             case "now":
                 return asdict(await self._once("now", FRESH_S, self._now))
             case "policy":

@@ -239,7 +239,8 @@ async def _channel(request: web.Request) -> web.StreamResponse:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     session = door.session_of(token) if scheme.lower() == "bearer" and token else None
     cookie = request.cookies.get(site.cookie, "")
-    if session is None and not (request.headers.get("Origin") and door.has_cookie(cookie)):
+    opens = request.headers.get("Upgrade", "").lower() == "websocket"  # else the page looks whether it is let in
+    if session is None and not (door.has_cookie(cookie) and (request.headers.get("Origin") or not opens)):
         raise web.HTTPUnauthorized(text="log in with the link that sandboxd web prints, or send a token")
     if len(page.channels) >= MOST_CHANNELS:
         raise web.HTTPTooManyRequests(text="too many channels are open")

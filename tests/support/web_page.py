@@ -45,7 +45,7 @@ class Channel:
         assert message.type is aiohttp.WSMsgType.TEXT, message
         return json.loads(message.data)
 
-    async def screen(self, view: str, **wanted: str) -> Any:
+    async def screen(self, view: str, **wanted: Any) -> Any:
         """The rows of a view, as they are told at first."""
         await self.result("screen.show", {"view": view, **wanted})
         return await self.next_screen(view)

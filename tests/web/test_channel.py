@@ -73,7 +73,10 @@ async def test_what_was_blocked_comes_by_itself_and_filtered(opened: Opened, mac
         assert (told["method"], told["params"]["violation"]["target"]) == ("sandbox_violation", MARKUP)
         while not (rows := await watching.next_screen("blocked"))["groups"]:
             pass
-        assert rows["groups"][0]["rows"][0]["target"] == MARKUP
+        (group,) = rows["groups"]
+        assert (group["count"], group["rows"], group["more"]) == (1, [], 1)
+        unfolded = await watching.screen("blocked", unfolded=[[group["title"], group["place"]]])
+        assert unfolded["groups"][0]["rows"][0]["target"] == MARKUP
         block("an-other.test")
         while not (rows := await filtered.next_screen("blocked"))["groups"]:
             pass

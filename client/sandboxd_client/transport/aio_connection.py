@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from sandboxd_client.errors import ConnectionLost, DaemonTimeout, SandboxdError, error_of_reply
 from sandboxd_client.running.completed import Completed
 from sandboxd_client.transport.answers import Notification, notification_record, result_record
-from sandboxd_client.transport.connection import Message, refusal, request, result_of, usable_path
+from sandboxd_client.transport.connection import Connection, Message, refusal, request, result_of, usable_path
 from sandboxd_client.transport.sharing import NOTIFICATIONS_KEPT
 from sandboxd_client.transport.starting import connect_in_role
 from sandboxd_client.wire.framing import FrameError, JsonTextError, LineDecoder
@@ -131,6 +131,12 @@ class AsyncConnection:
                 answer.set_exception(reason)
 
 
+def _close_unwanted(connecting: asyncio.Future[Connection]) -> None:
+    """Close a connection that was made for a call that was cancelled meanwhile."""
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().close()
+
+
 class AsyncConnector:
     """The connection of a client on one event loop: connects, repeats requests."""
 
@@ -171,7 +177,13 @@ class AsyncConnector:
             if self._connection is not None and self._connection.usable:
                 return self._connection, False
             await self.close()
-            found = await asyncio.to_thread(connect_in_role, self.socket, self._role, autostart=self._autostart)
+            connect = asyncio.to_thread(connect_in_role, self.socket, self._role, autostart=self._autostart)
+            connecting = asyncio.ensure_future(connect)
+            try:
+                found = await asyncio.shield(connecting)
+            except asyncio.CancelledError:  # the thread goes on
+                connecting.add_done_callback(_close_unwanted)
+                raise
             try:
                 self._connection = await AsyncConnection.adopt(found.fileno())
             finally:

@@ -148,7 +148,7 @@ function show(view) {
   want();
 }
 
-function want() { attempt(() => call("screen.show", { view: state.view, ...(state.view === "blocked" ? NARROW : {}) })); }
+function want() { attempt(() => call("screen.show", { view: state.view, ...(state.view === "blocked" ? { ...NARROW, unfolded: [...state.open].map((name) => name.split("\n")) } : {}) })); }
 
 function draw({ view, rows, badge }) {
   count(badge);
@@ -231,9 +231,11 @@ const DRAW = {
     const list = groups.map((group) => {
       const name = `${group.title}\n${group.place}`;
       const box = el("details", { open: state.open.has(name) || undefined, toggle: (event) => {
+        if (event.target.open === state.open.has(name)) return;
         state.open[event.target.open ? "add" : "delete"](name);
-        if (event.target.open && box.children.length < 2) box.append(members(group));
-      } }, el("summary", { "data-key": name }, `${group.title} — ${group.count} × , last ${time(group.last)}`,
+        if (state.open.size > 20) state.open.delete(state.open.values().next().value);
+        want();
+      } }, el("summary", { "data-key": name }, `${group.title} — ${group.count} ×, last ${time(group.last)}`,
         group.place ? el("span", { class: "soft" }, ` ${group.place}`) : ""));
       if (state.open.has(name)) box.append(members(group));
       return box;
