@@ -206,7 +206,8 @@ http {{ access_log access.log; default_type text/html;
   uwsgi_temp_path u; scgi_temp_path s;
   server {{ listen 127.0.0.1:{port} ssl http2; server_name ok.test; ssl_certificate server.pem;
     ssl_certificate_key server.pem; root www; location / {{ index index.html; }}
-    location /git/ {{ fastcgi_pass unix:{home}/cgi; fastcgi_param GIT_PROJECT_ROOT {home}/git; fastcgi_param HOME {home};
+    location /git/ {{ fastcgi_pass unix:{home}/cgi; fastcgi_param HOME {home};
+      fastcgi_param GIT_PROJECT_ROOT {home}/git;
       fastcgi_param SCRIPT_FILENAME /usr/lib/git-core/git-http-backend; fastcgi_param GIT_HTTP_EXPORT_ALL 1;
       fastcgi_param PATH_INFO $git; fastcgi_param QUERY_STRING $query_string; fastcgi_param REMOTE_USER n;
       fastcgi_param REQUEST_METHOD $request_method; fastcgi_param CONTENT_TYPE $content_type;
@@ -242,7 +243,7 @@ SERVERS = {
 
 @pytest.fixture
 def base(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The address of a server that runs outside, as whoever runs the tests."""
+    """The address of a server that runs outside."""
     config, argv = SERVERS[request.param]
     port = free_port()
     home = tmp_path / "server"
@@ -289,11 +290,11 @@ def trusting(start_daemon: StartDaemon, identity: Identity) -> DaemonProcess:
 )
 def test_a_client_gets_what_rules_allow(trusting: DaemonProcess, base: str, client: Client) -> None:
     if "cargo" in client.takes and trusting.identity.uid and str(shutil.which("cargo")).startswith(str(Path.home())):
-        pytest.skip("it belongs to who runs the tests")
+        pytest.skip("it belongs to another user")
     missing = [what for what in client.takes if not is_there(what)]
     assert not missing, f"install {missing}: ./dev programs does"
     head = f"BASE={base} PYTHON={sys.executable} FILES=$PWD/clients; mkdir -p $TMPDIR/w; cd $TMPDIR/w\n"
-    if cargo := shutil.which("cargo"):  # rustup's finds its programs below the home of who installed it
+    if cargo := shutil.which("cargo"):  # rustup's finds its programs below a home
         head += f"export PATH=$PATH:{Path(cargo).parent} RUSTUP_HOME={Path(cargo).parents[2]}/.rustup\n"
     home = "export HOME=$TMPDIR/w; git config --global user.name n; git config --global user.email n@x.test\n"
     done = trusting.run("run", "--timeout", "120s", "--shell", "bash", "-c", head + home + client.line)
