@@ -147,6 +147,13 @@ OF_PLACES = (
         ("git", "nginx"),
     ),
     Client(
+        "h2load",
+        """h2load -n 2000 -c 4 -m 50 $BASE/me/a | grep -o '2000 succeeded'
+        h2load -n 2000 -c 4 -m 50 $BASE/you/a | grep -o '2000 4xx'""",
+        "2000 succeeded\n2000 4xx\n",
+        ("h2load",),
+    ),
+    Client(
         "npm",
         """npm view one version --registry $BASE/me/npm/; npm view one version --registry $BASE/you/ 2>&1 | grep -o E403
         mkdir p; cd p; echo '{"name": "one", "version": "2.0.0"}' > package.json
