@@ -93,7 +93,7 @@ def srt(subject: Subject) -> Iterator[Runtime]:
                 "network": {"allowedDomains": list(ALLOWED_HOSTS), "deniedDomains": []},
                 "filesystem": {
                     "denyRead": subject.paths(*DENIED_READS),
-                    "allowWrite": subject.paths("project"),
+                    "allowWrite": [*subject.paths("project", "tmp"), "/tmp"],
                     "denyWrite": [],
                 },
             }
@@ -110,7 +110,8 @@ def codex(subject: Subject) -> Iterator[Runtime]:
     subject.identity.write(
         subject.place.path("home/.codex/config.toml"),
         'default_permissions = "matrix"\n[features]\nnetwork_proxy = true\n'
-        f'[permissions.matrix.filesystem]\n":root" = "read"\n":project_roots" = {{ "." = "write" }}\n{denied}'
+        f'[permissions.matrix.filesystem]\n":root" = "read"\n":project_roots" = {{ "." = "write" }}\n'
+        f'":tmpdir" = "write"\n":slash_tmp" = "write"\n{denied}'
         f"[permissions.matrix.network]\nenabled = true\n[permissions.matrix.network.domains]\n{allowed}",
     )
     yield Runtime("codex", _version_of([program]), lambda line: [program, "sandbox", "--", "bash", "-c", line])
@@ -149,8 +150,9 @@ def bubblewrap(subject: Subject) -> Iterator[Runtime]:
 
 
 _SANDLOCK = """
-import sys, sandlock
-wishes = dict(fs_readable=["/"], fs_writable=[sys.argv[1], "/tmp", "/dev"], fs_denied=sys.argv[4:], cwd=sys.argv[1],
+import os, sys, sandlock
+wishes = dict(fs_readable=["/"], fs_denied=sys.argv[4:], cwd=sys.argv[1],
+    fs_writable=[sys.argv[1], os.environ["TMPDIR"], "/tmp", "/dev"],
     net_allow=[f"{host}:80" for host in sys.argv[2].split(",")])
 done = sandlock.Sandbox(**wishes).run(["bash", "-c", sys.argv[3]], timeout=60)
 sys.stdout.buffer.write(done.stdout or b"")
@@ -169,10 +171,10 @@ def sandlock(subject: Subject) -> Iterator[Runtime]:
 
 
 _NONO = """
-import sys, nono_py as nono
+import os, sys, nono_py as nono
 wishes = nono.CapabilitySet()
 wishes.allow_path("/", nono.AccessMode.READ)
-for path in (sys.argv[1], "/tmp", "/dev"):
+for path in (sys.argv[1], os.environ["TMPDIR"], "/tmp", "/dev"):
     wishes.allow_path(path, nono.AccessMode.READ_WRITE)
 wishes.block_network()
 done = nono.sandboxed_exec(wishes, ["bash", "-c", sys.argv[2]], cwd=sys.argv[1])
