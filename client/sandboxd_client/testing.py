@@ -213,6 +213,8 @@ class FakeDaemon:
             number = message.get("id")
             method = message.get("method", "answer")
             params = message.get("params") or {}
+            if method == "wrap" and params.get("prepare"):  # between commands, when a program may look at `calls`
+                raise RpcError("prepare_unavailable", "there is no sandbox")
             with self._arrived:
                 self.calls.append(Request(method, params))
                 self._arrived.notify_all()

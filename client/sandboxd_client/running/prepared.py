@@ -45,7 +45,8 @@ _INHERITED: Final = (
     b"Uid", b"Gid", b"Groups", b"SigIgn", b"CapInh", b"CapPrm", b"CapEff", b"CapBnd", b"CapAmb", b"NoNewPrivs",
     b"Seccomp", b"Seccomp_filters", b"Cpus_allowed", b"Mems_allowed",
 )  # fmt: skip
-_FILES: Final = ("limits", "cgroup", "oom_score_adj")
+_FILES: Final = ("limits", "cgroup", "oom_score_adj", "personality")
+_PLACES: Final = ("/", *(f"/proc/thread-self/ns/{name}" for name in ("mnt", "uts", "net", "ipc", "cgroup")))
 
 
 def _can_claim() -> bool:
@@ -86,7 +87,13 @@ def inherited() -> InheritedState | None:
     """Return what a child would inherit now; None where that cannot be read."""
     try:
         fields = dict(line.split(b":\t", 1) for line in _read("status").splitlines() if b":\t" in line)
-        state = (*(fields.get(name, b"") for name in _INHERITED), *map(_read, _FILES))
+        places = (os.stat(path) for path in _PLACES)
+        state = (
+            *(fields.get(name, b"") for name in _INHERITED),
+            *map(_read, _FILES),
+            *(b"%d:%d" % (place.st_dev, place.st_ino) for place in places),
+            b"%d" % os.sched_getscheduler(0),
+        )
         return InheritedState(state, os.getpriority(os.PRIO_PROCESS, 0), int(fields[b"Umask"], 8))
     except (OSError, KeyError, ValueError):
         return None
