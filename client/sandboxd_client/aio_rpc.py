@@ -276,7 +276,7 @@ class AsyncRpcMethods:
         self, *, original_names: bool = False, watch: bool = False
     ) -> PermissionSubscribeResult:
         """Return the open prompts; `notifications` has later ones. No prompt waits for one that only watches."""
-        return await self.call(methods.PERMISSION_SUBSCRIBE, PermissionSubscribeParams(original_names, watch))
+        return await self.call(methods.PERMISSION_SUBSCRIBE, PermissionSubscribeParams(original_names, watch or None))
 
     async def permission_respond(
         self,
@@ -386,7 +386,7 @@ class AsyncRpcMethods:
         preview: bool = False,
     ) -> SettingsUpdateResult:
         """Change local settings, all or none; with `preview` only tell the difference. Raises RpcError."""
-        params = SettingsUpdateParams(tuple(changes), session_id, absolute(cwd), confirm, project, preview)
+        params = SettingsUpdateParams(tuple(changes), session_id, absolute(cwd), confirm, project, preview or None)
         return await self.call(methods.SETTINGS_UPDATE, params)
 
     async def settings_exclude_command(
@@ -402,7 +402,8 @@ class AsyncRpcMethods:
         preview: bool = False,
     ) -> SettingsUpdateResult:
         updates = None if permission_updates is None else tuple(permission_updates)
-        params = ExcludeCommandParams(pattern, updates, remove, session_id, absolute(cwd), confirm, project, preview)
+        where = absolute(cwd)
+        params = ExcludeCommandParams(pattern, updates, remove, session_id, where, confirm, project, preview or None)
         return await self.call(methods.SETTINGS_EXCLUDE_COMMAND, params)
 
     async def settings_trust(

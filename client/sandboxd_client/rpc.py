@@ -275,7 +275,7 @@ class RpcMethods:
 
     def permission_subscribe(self, *, original_names: bool = False, watch: bool = False) -> PermissionSubscribeResult:
         """Return the open prompts; `notifications` has later ones. No prompt waits for one that only watches."""
-        return self.call(methods.PERMISSION_SUBSCRIBE, PermissionSubscribeParams(original_names, watch))
+        return self.call(methods.PERMISSION_SUBSCRIBE, PermissionSubscribeParams(original_names, watch or None))
 
     def permission_respond(
         self,
@@ -383,7 +383,7 @@ class RpcMethods:
         preview: bool = False,
     ) -> SettingsUpdateResult:
         """Change local settings, all or none; with `preview` only tell the difference. Raises RpcError."""
-        params = SettingsUpdateParams(tuple(changes), session_id, absolute(cwd), confirm, project, preview)
+        params = SettingsUpdateParams(tuple(changes), session_id, absolute(cwd), confirm, project, preview or None)
         return self.call(methods.SETTINGS_UPDATE, params)
 
     def settings_exclude_command(
@@ -399,7 +399,8 @@ class RpcMethods:
         preview: bool = False,
     ) -> SettingsUpdateResult:
         updates = None if permission_updates is None else tuple(permission_updates)
-        params = ExcludeCommandParams(pattern, updates, remove, session_id, absolute(cwd), confirm, project, preview)
+        where = absolute(cwd)
+        params = ExcludeCommandParams(pattern, updates, remove, session_id, where, confirm, project, preview or None)
         return self.call(methods.SETTINGS_EXCLUDE_COMMAND, params)
 
     def settings_trust(

@@ -105,7 +105,7 @@ export interface ExcludeCommandParams {
   cwd?: string | null;
   confirm?: boolean;
   project?: boolean;
-  preview?: boolean;
+  preview?: boolean | null;
 }
 export interface ExplainParams {
   kind: "path" | "host" | "command" | "socket";
@@ -273,7 +273,7 @@ export interface PermissionRevokeResult {
 }
 export interface PermissionSubscribeParams {
   original_names?: boolean;
-  watch?: boolean;
+  watch?: boolean | null;
 }
 export interface PermissionSubscribeResult {
   open: Array<PermissionRequest>;
@@ -488,7 +488,7 @@ export interface SettingsUpdateParams {
   cwd?: string | null;
   confirm?: boolean;
   project?: boolean;
-  preview?: boolean;
+  preview?: boolean | null;
 }
 export interface SettingsUpdateResult {
   generation: number;

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, cast
 
 from rich.text import Text
+from textual import events
 from textual.app import App
 from textual.containers import Vertical
 from textual.widgets import Static, TabbedContent, TabPane
@@ -66,8 +67,11 @@ class ScreenApp(App[int]):
         view = self.active
         if parts & set(view.PARTS):
             view.show()
-        if "policy" in parts and (view.id == "policy" or not self.feed.trouble):
-            view.ask()
+        asking = {view} if "policy" in parts and view.id == "policy" else set()
+        if "link" in parts and not self.feed.trouble:
+            asking |= {view, self.query_one("#now", View)}
+        for one in asking:
+            one.ask()
 
     def show_bar(self) -> None:
         feed = self.feed
@@ -134,6 +138,10 @@ class View(TabPane):
 
     def detail(self, rows: Iterable[tuple[str, str]]) -> None:
         self.query_one("#details", Static).update(wrapped(rows))
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        event.prevent_default()  # a late focus would choose this view again, after a key has chosen another one
+        self.describe()
 
     def on_data_table_row_highlighted(self) -> None:
         self.describe()

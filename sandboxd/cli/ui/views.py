@@ -88,9 +88,6 @@ class NowView(View):
             return next((one for one in self.now.sessions if one.session_id == sessions.chosen), None)
         return next((one for one in self.now.commands if one.wrap_id == running.chosen), None)
 
-    def on_descendant_focus(self) -> None:
-        self.describe()
-
     def action_end(self) -> None:
         chosen = self._chosen()
         if chosen is None:

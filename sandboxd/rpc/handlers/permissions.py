@@ -51,7 +51,7 @@ class PermissionMethods:
     async def subscribe(self, call: MethodCall, params: PermissionSubscribeParams) -> PermissionSubscribeResult:
         """Return the open questions, and notify of each later question and outcome."""
         teller = tell_original if params.original_names else tell
-        asked = map(_request, self.permissions.subscribe(call.client, teller, watch=params.watch))
+        asked = map(_request, self.permissions.subscribe(call.client, teller, watch=bool(params.watch)))
         named = (_named(one, original=params.original_names) for one in asked)
         return PermissionSubscribeResult(cast("tuple[PermissionRequest, ...]", tuple(named)))
 

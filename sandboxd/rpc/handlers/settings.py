@@ -121,7 +121,7 @@ class SettingsMethods:
         directory: str | None,
     ) -> SettingsUpdateResult:
         policies = self.policies
-        how = {"confirmed": params.confirm, "preview": params.preview}
+        how = {"confirmed": params.confirm, "preview": bool(params.preview)}
         if not params.project:
             return _updated(await change_settings(policies, changes, params.session_id, directory, **how))
         if directory is None:

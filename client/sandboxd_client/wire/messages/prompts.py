@@ -63,7 +63,7 @@ class PermissionResolved:
 @dataclass(frozen=True, slots=True)
 class PermissionSubscribeParams:
     original_names: bool = False  # notifications have `requestId`, `toolUseId` and `decision`, too
-    watch: bool = False  # only be told: a watcher cannot answer, and no question waits for it
+    watch: bool | None = None  # only be told: a watcher cannot answer, and no question waits for it
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ class SettingsUpdateParams:
     cwd: str | None = None
     confirm: bool = False  # the user knows the consequences of a wide rule
     project: bool = False  # write `.claude/settings.local.json` of the project
-    preview: bool = False  # change nothing: only tell the difference to the file
+    preview: bool | None = None  # change nothing: only tell the difference to the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class ExcludeCommandParams:
     cwd: str | None = None
     confirm: bool = False
     project: bool = False
-    preview: bool = False
+    preview: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
