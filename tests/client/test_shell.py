@@ -179,3 +179,21 @@ def test_a_missing_framework_is_one_line(name: str, monkeypatch: pytest.MonkeyPa
         importlib.import_module(f"sandboxd_client.integrations.{name}")
     assert str(missing.value).endswith(f": install it with: pip install 'sandboxd-client[{ADAPTERS[name]}]'")
     assert "\n" not in str(missing.value)
+
+
+def test_a_closed_shell_ends_the_calls_of_other_threads(shell: Shell, tmp_path: Path) -> None:
+    said: list[object] = []
+
+    def call() -> None:
+        try:
+            said.append(shell.run("touch up; exec sleep 1000"))
+        except SandboxdError as error:
+            said.append(error.slug)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    wait_until(lambda: (tmp_path / "up").exists(), "the command runs")
+    shell.close()
+    thread.join(20)
+    assert said == ["session_closed"]
+    assert shell.run("echo again").stdout == "again\n", "a later call opens another session"

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from typing import Any
 
 os.environ.update(CREWAI_DISABLE_TELEMETRY="true", OTEL_SDK_DISABLED="true", CREWAI_TRACING_ENABLED="false")
 
+from crewai import Agent
 from crewai.llms.base_llm import BaseLLM
 from pydantic import Field
 
 from examples.frameworks.crew import answer
-from integrations.checks import COMMANDS, LONG, check, runs
+from integrations.checks import COMMANDS, LONG, check, runs, started
+from sandboxd_client.integrations import Shell
+from sandboxd_client.integrations.crewai import shell_tools
 
 
 class Scripted(BaseLLM):
@@ -28,6 +32,9 @@ class Scripted(BaseLLM):
             return "Thought: I now know the final answer\nFinal Answer: done"
         name, given = self.steps.pop(0)
         return f"Thought: go\nAction: {name}\nAction Input: {json.dumps(given)}\n"
+
+    async def acall(self, messages: Any, tools: Any = None, **keywords: Any) -> str:
+        return self.call(messages, tools)
 
     def supports_function_calling(self) -> bool:
         return False
@@ -48,3 +55,19 @@ assert answer(model, "go") == "done"
 check(model.seen[:4])
 assert "begun" in model.seen[4] and "timed out" in model.seen[4] and not runs(LONG), model.seen[4]
 assert "up" in model.seen[6] and "143" in model.seen[7], model.seen[5:]
+
+
+async def closed() -> None:
+    """CrewAI runs tools in threads, beyond its cancellation: to end the commands, the shell is closed."""
+    with Shell() as shell:
+        model = Scripted(model="scripted", steps=[("shell", {"command": f"setsid {LONG} & wait"})])
+        agent = Agent(role="coder", goal="do it", backstory="brief", llm=model, tools=shell_tools(shell))
+        task = asyncio.create_task(agent.akickoff("go"))
+        await started(LONG)
+        shell.close()
+        assert not runs(LONG)
+        await task
+        assert "the shell was closed while this ran" in model.seen[0], model.seen
+
+
+asyncio.run(closed())

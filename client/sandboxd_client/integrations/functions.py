@@ -38,7 +38,7 @@ def blocking(shell: Shell) -> tuple[Callable[..., str], ...]:
     """Return the functions shell, shell_start, shell_read and shell_stop."""
 
     def run(command: str, timeout: float = 120.0) -> str:
-        return shell.run(command, timeout=timeout).text
+        return _told(lambda: shell.run(command, timeout=timeout).text)
 
     def start(command: str) -> str:
         return _told(lambda: shell.start(command))
@@ -56,7 +56,7 @@ def awaitable(shell: Shell) -> tuple[Callable[..., Coroutine[Any, Any, str]], ..
     """Return the same functions as coroutine functions, whose cancellation ends the command."""
 
     async def run(command: str, timeout: float = 120.0) -> str:  # noqa: ASYNC109 - of the command
-        return (await shell.arun(command, timeout=timeout)).text
+        return await _atold(shell.arun(command, timeout=timeout))
 
     async def start(command: str) -> str:
         return await _atold(shell.astart(command))

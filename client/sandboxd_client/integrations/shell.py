@@ -247,6 +247,8 @@ class _Live:
         self._spawning = spawning
         self._background = Background()
         self._opening = asyncio.Lock()
+        self._working: set[asyncio.Task[Any] | None] = set()
+        self._ending: set[asyncio.Task[Any] | None] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="sandboxd shell", daemon=True)
         self._thread.start()
@@ -256,9 +258,16 @@ class _Live:
         over = threading.Event()
 
         async def watched() -> T:
+            task = asyncio.current_task()
+            self._working.add(task)
             try:
                 return await work
+            except asyncio.CancelledError:
+                if task in self._ending:
+                    raise SandboxdError("session_closed", "the shell was closed while this ran") from None
+                raise
             finally:
+                self._working.discard(task)
                 over.set()
 
         return asyncio.run_coroutine_threadsafe(watched(), self._loop), over
@@ -333,6 +342,12 @@ class _Live:
         return await self._ran(running, ended=True)
 
     async def close(self) -> None:
+        """End all commands and what waits for them: callers in other threads get an error."""
+        self._ending = self._working - {asyncio.current_task()}
+        for task in self._ending:
+            if task is not None:
+                task.cancel()
+        await asyncio.gather(*filter(None, self._ending), return_exceptions=True)
         await self._background.close()
         if self.questions is not None:
             await self.questions.close()
