@@ -277,3 +277,40 @@ async def test_without_a_value_the_request_is_refused(authority: Authority) -> N
         assert answer.startswith("HTTP/1.1 502 ") and "credential_missing" in answer and len(origin.heads) == 2
         assert b"sandboxd credential set GH_TOKEN" in body
         await finish(wire[1])
+
+
+async def test_a_websocket_begins_with_the_value(authority: Authority) -> None:
+    origin, vault = Origin(), Vault()
+    switched = f"HTTP/1.1 101 {VALUE}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nX-Echo: {VALUE}\r\n\r\n"
+    origin.answers["/ws"] = switched.encode()
+    async with (
+        secure(origin) as port,
+        running_proxies("ok.test", network=network(credential()), authority=authority, vault=vault) as proxies,
+    ):
+        for protocol, has_value in (("websocket", True), ("h2c", False)):
+            wire = await enter(proxies, authority, port)
+            answer, _ = await ask(
+                wire, "GET /ws", "Connection: Upgrade", f"Upgrade: {protocol}", host=f"ok.test:{port}"
+            )
+            assert VALUE not in answer
+            assert any(VALUE in head for head in origin.heads) is has_value
+            origin.heads.clear()
+            await finish(wire[1])
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "also.test"])
+async def test_another_name_of_the_server_gets_no_value(authority: Authority, name: str) -> None:
+    """An address, and a name that leads to the same server: TLS passes as it is, or is refused by its name."""
+    origin, vault = Origin(), Vault()
+    policy = network(credential())
+    async with (
+        secure(origin) as port,
+        running_proxies(name, "ok.test", network=policy, authority=authority, vault=vault) as proxies,
+    ):
+        reader, writer = await proxies.tunnel(f"{name}:{port}")
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            context = ssl.create_default_context(cafile=str(TLS / "ca.pem"))
+            await writer.start_tls(context, server_hostname="ok.test")
+            await ask((reader, writer), "GET /", f"Authorization: {STAND_IN}", host=f"ok.test:{port}")
+        assert not any(VALUE in head for head in origin.heads)
+        await finish(writer)

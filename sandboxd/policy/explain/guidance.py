@@ -156,7 +156,7 @@ def _network(policy: Policy) -> str:
     if network.credentials:
         hosts = _listed(dict.fromkeys(rule.pattern.text for rule in network.credentials))
         lines.append(
-            f"- The proxy logs in at: {hosts}. Variables and files of credentials hold placeholders: use them unchanged."
+            f"- The proxy logs in at: {hosts}. Tokens in variables and files are placeholders: use them unchanged."
         )
     if network.uploads or network.max_new_names:
         lines.append("- What a session may send or look up is limited; the message of a refusal names the limit.")
