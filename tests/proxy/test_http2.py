@@ -8,6 +8,7 @@ import ssl
 import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from sandboxd.proxy.credentials.request_heads import Secret
 from sandboxd.proxy.http2.frames import GoAway
 from sandboxd.proxy.tls.authority import Authority
 from support.http2 import Message, Peer, echo, http2_origin, secure
-from support.proxies import SETTINGS, Proxies, rules, running_proxies
+from support.proxies import SETTINGS, Proxies, finish, rules, running_proxies
 from support.waiting import wait_until_async
 
 TLS = Path(__file__).with_name("tls")
@@ -460,3 +461,60 @@ async def test_a_limit_of_bytes_holds_in_http2(authority: Authority) -> None:
         await client.until(lambda: client.gone)
         assert sum(one.size for peer in origin.peers for one in peer.streams.values()) <= 50_000
         assert [one.decision.reason for one in proxies.blocked] == [Reason.UPLOAD_LIMIT]
+
+
+async def test_requests_of_a_broken_server_are_answered(authority: Authority) -> None:
+    """With the reason; those that may be sent again are refused, so that clients do."""
+    table = {
+        "close": ("502", b"closed the connection"),
+        "push": ("502", b"is not valid HTTP/2"),
+        "head": ("502", b"status"),
+    }
+
+    async def serve(peer: Peer, number: int, message: Message, event: Event) -> None:
+        if not isinstance(event, StreamEnded):
+            return
+        how = message.heads[0][":path"].rpartition("/")[2]
+        if how == "close":
+            peer.writer.close()
+        elif how == "push":
+            peer.writer.write(frame(5, struct.pack(">I", 2) + b"\x82", 4, number))
+        elif how == "head":
+            peer.conn.send_headers(number, [(":status", "099")], end_stream=True)
+
+    network = replace(NETWORK, requests=(rule("allow", "/me/**"),))
+    async with (
+        http2_origin(serve, SERVER) as origin,
+        running_proxies(network=network, authority=authority) as proxies,
+    ):
+        host = f"ok.test:{origin.port}"
+        for how, (status, text) in table.items():
+            async with connected(proxies, authority, origin.port) as client:
+                answer = await client.answer(client.ask("POST", f"/me/{how}", host))
+                assert answer.heads, (how, answer)
+                assert answer.status == status and text in answer.body, (how, answer)
+        async with connected(proxies, authority, origin.port) as client:
+            answer = await client.answer(client.ask("GET", "/me/close", host))
+            assert answer.reset == ErrorCodes.REFUSED_STREAM
+
+
+@pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
+async def test_a_server_that_wants_a_certificate_is_said(authority: Authority, protocol: str) -> None:
+    async with (
+        http2_origin(echo, SERVER, protocol, authority=TLS / "ca.pem") as origin,
+        running_proxies(network=NETWORK, authority=authority) as proxies,
+    ):
+        host = f"ok.test:{origin.port}"
+        if protocol == "h2":
+            async with connected(proxies, authority, origin.port) as client:
+                answer = await client.answer(client.ask("GET", "/me/a", host))
+                assert answer.status == "502"
+                text = bytes(answer.body)
+        else:
+            reader, writer = await proxies.tunnel(host)
+            await writer.start_tls(ssl.create_default_context(cadata=authority.certificate), server_hostname="ok.test")
+            writer.write(f"GET /me/a HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            text = await reader.read()
+            assert text.startswith(b"HTTP/1.1 502 ")
+            await finish(writer)
+        assert b"asks for a certificate" in text and b"sandbox.network.tls.exclude ok.test" in text

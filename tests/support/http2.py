@@ -173,11 +173,14 @@ class Http2Origin:
 
 @contextlib.asynccontextmanager
 async def http2_origin(
-    serve: Serve, certificate: Path, *protocols: str, settings: Settings = EMPTY
+    serve: Serve, certificate: Path, *protocols: str, settings: Settings = EMPTY, authority: Path | None = None
 ) -> AsyncIterator[Http2Origin]:
-    """A server that calls `serve` with each event of a stream."""
+    """A server that calls `serve` with each event of a stream; it wants certificates of an `authority`."""
     context = secure(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), *protocols)
     context.load_cert_chain(certificate)
+    if authority is not None:
+        context.load_verify_locations(authority)
+        context.verify_mode = ssl.CERT_REQUIRED
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = Peer((reader, writer), serves=True, settings=settings)

@@ -22,7 +22,7 @@ from sandboxd.proxy.http.http1 import (
     values,
 )
 from sandboxd.proxy.http.http_heads import origin_stays, to_client, to_origin, upgrade_of, wants_close
-from sandboxd.proxy.http.http_origins import SAFE_TO_REPEAT, Origins, OriginStream
+from sandboxd.proxy.http.http_origins import SAFE_TO_REPEAT, Origins, OriginStream, fault_of_tls
 from sandboxd.proxy.http.http_target import Target, host_header
 from sandboxd.proxy.http.message_body import BodyKind, BodyReader, Framing, chunk, last_chunk, response_framing
 from sandboxd.proxy.limits import ProxyLimits
@@ -31,7 +31,6 @@ from sandboxd.proxy.streams.client_watch import ClientGone, ClientWatch
 from sandboxd.proxy.streams.connection import OutboundConnection
 from sandboxd.proxy.streams.stream import Stream
 from sandboxd.proxy.streams.tunnel import Tunnels
-from sandboxd.proxy.tls.channel import TlsFault
 from sandboxd.proxy.upstream.parent_dialer import login_refused, proxy_authorization
 
 
@@ -296,10 +295,8 @@ def _bad_answer(why: str) -> DialError:
 
 
 def _lost(origin: OriginStream, begun: bool = False, error: OSError | None = None) -> Exception:
-    if isinstance(error, TlsFault):
-        host = origin.connection.host
-        hint = f"if it wants a certificate of the program: sandboxd settings add sandbox.network.tls.exclude {host.uri}"
-        return DialError("tls_failed", f"{host} ended the TLS connection: {error}", hint=hint)
+    if not begun and (fault := fault_of_tls(origin, error)) is not None:
+        return fault
     if not origin.fresh and not begun:
         return _StaleOrigin()
     where = origin.connection.host.authority(origin.connection.port)

@@ -6,6 +6,7 @@ import asyncio
 from typing import Protocol
 
 from sandboxd.policy.hosts.host_patterns import Host
+from sandboxd.proxy.dial import DialError
 from sandboxd.proxy.fair_share import CONNECTION, Share
 from sandboxd.proxy.http.http1 import BEGINNING, RequestHead
 from sandboxd.proxy.http.http_heads import upgrade_of
@@ -15,6 +16,7 @@ from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.outbound import Outbound, Refused
 from sandboxd.proxy.streams.connection import OutboundConnection
 from sandboxd.proxy.streams.stream import Stream
+from sandboxd.proxy.tls.channel import TlsFault
 
 SAFE_TO_REPEAT = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -126,3 +128,15 @@ class Origins:
         if self._kept is not None:
             self.drop(self._kept)
             self._kept = None
+
+
+def fault_of_tls(origin: OriginStream, error: BaseException | None) -> DialError | None:
+    """Return the error for a request whose server ended the TLS connection, if that was because of TLS."""
+    host = origin.connection.host
+    if origin.asks_for_certificate:
+        return DialError(
+            "tls_failed",
+            f"{host} asks for a certificate of the client, which the proxy has not, and ended the connection",
+            hint=f"pass it untouched: sandboxd settings add sandbox.network.tls.exclude {host.uri}",
+        )
+    return DialError("tls_failed", f"{host} ended the TLS connection: {error}") if isinstance(error, TlsFault) else None

@@ -23,11 +23,11 @@ from sandboxd.proxy.credentials.injector import NOTHING, Injection
 from sandboxd.proxy.dial import DialError
 from sandboxd.proxy.fair_share import CONNECTION
 from sandboxd.proxy.http.http1 import HttpSyntaxError, RequestHead, ResponseReader
-from sandboxd.proxy.http.http_origins import SAFE_TO_REPEAT, OriginStream, Tunnel
+from sandboxd.proxy.http.http_origins import SAFE_TO_REPEAT, OriginStream, Tunnel, fault_of_tls
 from sandboxd.proxy.http.http_target import Target, parse_tunnelled_target
 from sandboxd.proxy.http.message_body import NO_BODY, Framing
 from sandboxd.proxy.http.refusal_responses import denied_response, error_response
-from sandboxd.proxy.http2.frames import GoAway
+from sandboxd.proxy.http2.frames import CostlyFrames, GoAway
 from sandboxd.proxy.http2.heads import (
     Fields,
     answer_fields,
@@ -41,7 +41,6 @@ from sandboxd.proxy.http2.sides import WINDOW, Flow, Side, credit_connection, en
 from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.outbound import Outbound, Refused
 from sandboxd.proxy.streams.stream import Stream
-from sandboxd.proxy.tls.channel import TlsFault
 
 MOST_RESETS: Final = 200
 """Unanswered requests that a client may take back, besides as many as were answered."""
@@ -182,19 +181,16 @@ class _Http2Session:
         async def read() -> None:
             try:
                 await self._read_all(side)
-            except TlsFault as error:
-                host = self.tunnel.host
-                hint = f"if it wants a certificate: sandboxd settings add sandbox.network.tls.exclude {host.uri}"
-                self._lose_server(DialError("tls_failed", f"{host} ended the TLS connection: {error}", hint=hint))
-                self._flush()
-            except (OSError, ProtocolError) as error:
-                with contextlib.suppress(OSError):
-                    side.flush()
-                    async with asyncio.timeout(self.limits.linger_s):
-                        await side.drained(0)
-                self._fail(error)
             except Exception as error:
-                self._fail(error)
+                if isinstance(error, OSError | ProtocolError):
+                    with contextlib.suppress(OSError):
+                        side.flush()
+                        async with asyncio.timeout(self.limits.linger_s):
+                            await side.drained(0)
+                if side is self.server:
+                    self._server_failed(error)
+                elif side is self.client:
+                    self._fail(error)
 
         self.tasks.append(asyncio.create_task(read(), name=f"HTTP/2 of {self.tunnel.host}"))
 
@@ -219,9 +215,7 @@ class _Http2Session:
                 await other.drained()
         if side is self.client:
             raise ConnectionResetError("the client closed the connection")
-        where = self.tunnel.host.authority(self.tunnel.port)
-        self._lose_server(DialError("connection_lost", f"{where} closed the connection without a complete answer"))
-        self._flush()
+        raise ConnectionResetError("the server closed the connection")
 
     def _flush(self) -> None:
         if self.server is not None:
@@ -238,6 +232,24 @@ class _Http2Session:
             for exchange in tuple(self.waiting):
                 self._reset(exchange, ErrorCodes.REFUSED_STREAM)
         self._leave()
+
+    def _server_failed(self, error: BaseException) -> None:
+        """Answer for a server whose connection broke; any other fault ends the session."""
+        host = self.tunnel.host
+        if self.origin is not None and (fault := fault_of_tls(self.origin, error)) is not None:
+            lost = fault
+        elif isinstance(error, ProtocolError | CostlyFrames):
+            lost = DialError("bad_answer", f"the answer of the server is not valid HTTP/2: {error}")
+        elif isinstance(error, OSError):
+            lost = DialError("connection_lost", f"{host} closed the connection without a complete answer")
+        else:
+            self._fail(error)
+            return
+        try:
+            self._lose_server(lost)
+            self._flush()
+        except (OSError, ProtocolError) as fault:
+            self._fail(fault)
 
     def _lose_server(self, lost: DialError) -> None:
         """Answer what the server has not, because it closed the connection."""
@@ -263,7 +275,7 @@ class _Http2Session:
         elif isinstance(event, events.RemoteSettingsChanged):
             self._change_settings(self.client, event)
         elif isinstance(event, events.WindowUpdated):
-            self._pump(event.stream_id, self.exchanges, "down")
+            self._pump(event.stream_id, self.exchanges, "down", of_windows=True)
         elif (exchange := self.exchanges.get(getattr(event, "stream_id", 0) or 0)) is not None:
             if isinstance(event, events.DataReceived):
                 exchange.up.take(event.data)
@@ -381,7 +393,7 @@ class _Http2Session:
         if isinstance(event, events.RemoteSettingsChanged):
             self._change_settings(self.server, event)
         elif isinstance(event, events.WindowUpdated):
-            self._pump(number, self.at_server, "up")
+            self._pump(number, self.at_server, "up", of_windows=True)
         elif exchange is None:
             return
         elif isinstance(event, _HEADS):
@@ -439,7 +451,7 @@ class _Http2Session:
         window = side.conn.remote_settings.initial_window_size
         if side is self.client:
             if self.server is None and self.origin is not None and self.fault is None:
-                self.server = Side(self.origin, self._fail, serves=False)
+                self.server = Side(self.origin, self._server_failed, serves=False)
                 self.server.start(min(window, WINDOW))
                 self._read(self.server)
             self._pump(0, self.exchanges, "down")
@@ -453,13 +465,17 @@ class _Http2Session:
         for _ in range(len(self.waiting)):
             self._open(self.waiting.popleft())
 
-    def _pump(self, number: int | None, exchanges: dict[int, _Exchange], way: str) -> None:
-        """Go on with one stream, or with all."""
+    def _pump(
+        self, number: int | None, exchanges: dict[int, _Exchange], way: str, *, of_windows: bool = False
+    ) -> None:
+        """Go on with one stream, or with all: `of_windows`, with those that wait for the window of the connection."""
         found = exchanges.get(number or 0)
         some = tuple(exchanges.values()) if not number else () if found is None else (found,)
         for exchange in some:
-            (exchange.up if way == "up" else exchange.down).pump()
-            self._finish(exchange)
+            flow = exchange.up if way == "up" else exchange.down
+            if number or flow.size or not of_windows:
+                flow.pump()
+                self._finish(exchange)
 
     def _end_flow(self, exchange: _Exchange, flow: Flow) -> None:
         flow.ended = True

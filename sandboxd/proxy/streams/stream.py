@@ -255,6 +255,11 @@ class Stream:
         """Return the protocol that the TLS handshake chose."""
         return self._tls.protocol if self._tls is not None else None
 
+    @property
+    def asks_for_certificate(self) -> bool:
+        """Return whether the server asked for a certificate in the TLS handshake, which it did not get."""
+        return self._tls is not None and self._tls.asks
+
     def keep(self) -> None:
         """Ignore later `close` and `reset` calls, before a hand-over."""
         self._kept = True

@@ -28,6 +28,8 @@ class TlsEnd(Protocol):
 
     @property
     def protocol(self) -> str | None: ...
+    @property
+    def asks(self) -> bool: ...
     def shake_hands(self, data: bytes = b"") -> bool: ...
     def receive(self, data: bytes) -> bytes: ...
     def send(self, content: bytes) -> bytes: ...
@@ -47,6 +49,7 @@ class TlsChannel:
             self._incoming, self._outgoing, server_side=server_side, server_hostname=server_name
         )
         self.ended = False
+        self.asks = False
 
     def shake_hands(self, data: bytes = b"") -> bool:
         """Take handshake bytes; return whether the handshake is complete."""

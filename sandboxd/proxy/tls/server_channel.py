@@ -53,6 +53,7 @@ class _Check:
     name: str
     fault: str = ""
     certificate: x509.Certificate | None = None
+    asks: bool = False
 
 
 class ServerContext:
@@ -68,6 +69,7 @@ class ServerContext:
         self.context.set_cipher_list(CIPHERS)
         self.context.set_alpn_protos([name.encode("ascii") for name in offered])
         self.context.set_ocsp_client_callback(_check_proof)
+        self.context.set_info_callback(_watch)
         if not believed:
             self.context.set_default_verify_paths()
         for path in believed:
@@ -116,6 +118,11 @@ class ServerChannel:
         """Return the protocol that ALPN chose."""
         return self._tls.get_alpn_proto_negotiated().decode("ascii", "replace") or None
 
+    @property
+    def asks(self) -> bool:
+        """Return whether the server asked for a certificate of the client, which it does not get."""
+        return self._check.asks
+
     def _feed(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
@@ -163,6 +170,12 @@ class ServerChannel:
         except SSL.Error:  # nothing is left
             pass
         return b"".join(output)
+
+
+def _watch(connection: SSL.Connection, where: int, _: int) -> None:
+    """Note that the server asks for a certificate: it may end the connection later without saying why."""
+    if where & SSL.SSL_CB_LOOP and b"certificate request" in connection.get_state_string():
+        connection.get_app_data().asks = True
 
 
 def _verify(connection: SSL.Connection, certificate: crypto.X509, code: int, depth: int, valid: int) -> bool:
