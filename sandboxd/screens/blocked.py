@@ -30,7 +30,7 @@ class Filter:
         if not self.text:
             return True
         searched = (one.target, one.command, one.process or "", one.rule or "", one.outcome, one.operation)
-        return any(self.text.lower() in text.lower() for text in searched)
+        return self.text.lower() in "\0".join(searched).lower()
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,7 +197,7 @@ class BlockedView(View):
 
     def _choose(self, wanted: Filter) -> None:
         self.wanted = wanted
-        self.show()
+        self.screens.changed("blocked")
 
     def on_data_table_row_selected(self) -> None:
         self.action_unfold()
