@@ -230,9 +230,7 @@ class Hub:
         """Return the counts that every view shows."""
         return {"blocked": self._history.total, "questions": len(self._questions.open)}
 
-    async def view(
-        self, name: str, wanted: Filter, unfolded: frozenset[tuple[str, str]], role: Role
-    ) -> dict[str, Any]:
+    async def view(self, name: str, wanted: Filter, unfolded: frozenset[tuple[str, str]], role: Role) -> dict[str, Any]:
         """Return the rows of a view; of Blocked what passes a filter, and members of unfolded groups.
 
         Raises SandboxdError."""

@@ -28,6 +28,7 @@ from aiohttp import web
 from sandboxd.web.access import Door, Entry, EntryRefused, PageSession
 from sandboxd.web.channel import LONGEST, PageChannel
 from sandboxd.web.hub import Hub
+from sandboxd_client import SandboxdError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MOST_CONNECTIONS: Final = 256
@@ -125,6 +126,7 @@ def application(hub: Hub, door: Door, site: Site) -> web.Application:
     app.router.add_post("/pair", _pair)
     app.router.add_post("/paired", _paired)
     app.router.add_get("/rpc", _channel, allow_head=False)
+    app.router.add_get("/metrics", _metrics, allow_head=False)
     return app
 
 
@@ -232,13 +234,30 @@ async def _texts(request: web.Request, *names: str) -> list[str]:
     return [str(one) for one in found]
 
 
+def _of_token(request: web.Request) -> PageSession | None:
+    """Return the session of a program, by the token in its header."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return request.app[PAGE].door.session_of(token) if scheme.lower() == "bearer" and token else None
+
+
+async def _metrics(request: web.Request) -> web.Response:
+    """Return the metrics of the daemon for a collector that has a token."""
+    if _of_token(request) is None:
+        raise web.HTTPUnauthorized(text="send a token: sandboxd web token NAME")
+    try:
+        found = await request.app[PAGE].hub.call("metrics", {})
+    except SandboxdError as error:
+        raise web.HTTPServiceUnavailable(text=error.message) from None
+    return web.Response(
+        body=found["text"].encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+    )
+
+
 async def _channel(request: web.Request) -> web.StreamResponse:
     """Open a WebSocket: of a program by its token, of the page by its cookie and the key in its first message."""
     page = request.app[PAGE]
     door, site = page.door, page.site
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    session = door.session_of(token) if scheme.lower() == "bearer" and token else None
-    cookie = request.cookies.get(site.cookie, "")
+    session, cookie = _of_token(request), request.cookies.get(site.cookie, "")
     opens = request.headers.get("Upgrade", "").lower() == "websocket"  # else the page looks whether it is let in
     if session is None and not (door.has_cookie(cookie) and (request.headers.get("Origin") or not opens)):
         raise web.HTTPUnauthorized(text="log in with the link that sandboxd web prints, or send a token")

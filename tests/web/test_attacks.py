@@ -65,6 +65,8 @@ def rows(port: int) -> list[tuple[str, str, dict[str, str], int]]:
         ("GET", "//page.js", own, 404),
         ("GET", "/page.js%00", own, 404),
         ("GET", "/rpc", own, 401),
+        ("GET", "/metrics", own, 401),
+        ("GET", "/metrics", {**own, "Authorization": "Bearer guess"}, 401),
     ]
 
 
