@@ -46,6 +46,11 @@ def play(daemon: DaemonProcess, *steps: tuple[str, str], cwd: str = ".") -> list
     return said
 
 
+def layers(daemon: DaemonProcess) -> set[str]:
+    code = "from sandboxd_client import Client; print(*Client().wrap(argv=['true'], cwd='.').layers)"
+    return set(daemon.python(code).stdout.split())
+
+
 @pytest.fixture
 def daemon(share_daemon: StartDaemon) -> DaemonProcess:
     return share_daemon(settings={})
@@ -206,8 +211,8 @@ def test_tmp_can_be_private_or_the_hosts(share_daemon: StartDaemon, place: Path,
     else:
         assert said[0].startswith(f"cat: {place}/host: No such file or directory") and said[1] == "new"
         assert f"sandboxd allow path --read {place}/host" in said[0] and not (place / "new").exists()
-    layers = daemon.python("from sandboxd_client import Client; print(*Client().wrap(argv=['true'], cwd='.').layers)")
-    assert f"tmp-{mode}" in layers.stdout.split()
+    wanted = {f"tmp-{mode}", "tmp-limit"} if size else {f"tmp-{mode}"}
+    assert {one for one in layers(daemon) if one.startswith(("tmp-", "home-"))} == wanted
 
 
 CHANGES = """
@@ -305,6 +310,7 @@ def test_the_home_can_be_the_sessions(start_daemon: StartDaemon) -> None:
     """Writes in it are the session's and vanish; the workspace in it and closed paths stay what they are."""
     daemon = start_daemon(settings={"sandbox": {"filesystem": {"home": "overlay", "denyRead": ["~/secret"]}}})
     home = daemon.identity.home
+    assert {"home-overlay", "tmp-overlay"} <= layers(daemon)
     daemon.identity.write(home / ".config" / "tool", "old\n")
     daemon.identity.write(home / "secret", "secret\n")
     daemon.identity.write(home / "work" / "file", "1\n")
@@ -386,8 +392,7 @@ if os.geteuid() == 0:
             Path("/tmp/closed").mkdir(mode=0o755)
             Path("/tmp/closed/secret").write_text("secret\n")
             daemon = start_daemon(settings={"sandbox": {"filesystem": {"denyRead": ["/tmp/closed"]}}})
-            layers = "from sandboxd_client import Client; print(*Client().wrap(argv=['true'], cwd='.').layers)"
-            assert "tmp-entries" in daemon.python(layers).stdout.split()
+            assert "tmp-entries" in layers(daemon)
             steps = json.loads(daemon.run("check", "--json").stdout)["steps"]
             step = next(one for one in steps if one["name"] == "overlay")
             assert not step["ok"] and "Invalid argument" in json.dumps(step)

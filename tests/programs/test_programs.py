@@ -142,6 +142,11 @@ CHROMIUM = "chromium --headless --no-sandbox --disable-gpu --dump-dom 'data:text
 AT_HOME = (
     Program("go env -w", "go env -w GOFLAGS=-mod=mod; go env GOFLAGS", "-mod=mod", ("go",)),
     Program("fish", "fish -c 'set -U said by'; grep said ~/.config/fish/fish_variables", "said", ("fish",)),
+    Program(
+        "poetry",
+        "cd $PROGRAMS && jupyter/bin/poetry config virtualenvs.create false; cat ~/.config/pypoetry/config.toml",
+        "create = false",
+    ),
     Program("chromium", CHROMIUM, "<p>hi</p>", ("chromium",)),
 )
 """Programs that fail where the home directory is read-only."""
