@@ -18,6 +18,7 @@ Patterns that deny match every spelling of their letters, as the volume does; cl
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -245,7 +246,7 @@ def _without_repeats(globs: Iterable[Glob]) -> Iterator[Glob]:
 
 def checked(expression: str, what: str) -> str:
     """Return an expression that macOS accepts. Raises `PolicyError`."""
-    size = len(expression.encode("utf-8", "surrogateescape"))
+    size = _size(expression)
     if size > LONGEST:
         raise PolicyError(
             "pattern_too_long",
@@ -255,15 +256,20 @@ def checked(expression: str, what: str) -> str:
     return expression
 
 
+def _size(text: str) -> int:
+    """Return the bytes of a text in its longest spelling."""
+    return max(len(one.encode("utf-8", "surrogateescape")) for one in (text, unicodedata.normalize("NFD", text)))
+
+
 def alternatives(before: str, texts: Iterable[str], after: str) -> Iterator[str]:
     """Return expressions `before(a|b|…)after` of all texts, each short enough.
 
     The texts are expressions. Raises `PolicyError` when a single one is too long."""
-    room = LONGEST - len((before + after + "()").encode("utf-8", "surrogateescape"))
+    room = LONGEST - _size(before + after + "()")
     chunk: list[str] = []
     size = 0
     for text in texts:
-        width = len(text.encode("utf-8", "surrogateescape")) + 1
+        width = _size(text) + 1
         if chunk and size + width > room:
             yield checked(f"{before}({'|'.join(chunk)}){after}", before)
             chunk, size = [], 0
