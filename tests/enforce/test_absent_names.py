@@ -30,6 +30,9 @@ REFUSED = {
     "cp /etc/hostname .git/config.worktree": ".git/config.worktree",
     "mkdir d; mv d .windsurf": ".windsurf",
     "mkdir -p .opencode/plugins": ".opencode",
+    "mkdir -p .kiro/settings": ".kiro",
+    "mkdir -p .github/workflows; mkdir .github/hooks": ".github/hooks",
+    "echo x > crush.json": "crush.json",
 }
 QUIET = "ls -A; git status --porcelain; git clean -fdx; git stash -u; git fetch -q . HEAD; ls -A .git | grep -c x"
 
@@ -70,7 +73,7 @@ def test_absent_names_are_refused_and_never_there(daemon: DaemonProcess) -> None
         done = daemon.run("run", "-c", f"({line}) 2>&1; ls -A | tr '\\n' ' '")
     assert still.stdout.split()[0] == ".git" and len(still.stdout.split()) == 2
     assert done.stdout.count("Permission denied") == len(REFUSED), done
-    assert seen <= {".git", "t", "u", "d"} | git
+    assert seen <= {".git", ".github", "t", "u", "d"} | git
     said = daemon.run("violations").stdout
     assert not [name for name in REFUSED.values() if f"{work / name}: pathProtected" not in said], said
     assert "absent-names," in daemon.run("status").stdout

@@ -24,23 +24,47 @@ TEMPORARY = [
 ABSENT = [
     f"refuse-name /home/u/work/{name}"
     for name in (
+        ".aider.conf.yml",
+        ".amazonq",
+        ".amp",
+        ".augment",
         ".claude",
+        ".clinerules",
         ".codex",
+        ".continue",
+        ".crush.json",
+        ".crushrc",
         ".cursor",
+        ".factory",
         ".gemini",
         ".gitconfig",
+        ".github/copilot",
+        ".github/hooks",
         ".gitmodules",
         ".idea",
+        ".junie",
+        ".kilocode",
+        ".kiro",
         ".mcp.json",
         ".opencode",
+        ".qwen",
         ".ripgreprc",
+        ".roo",
         ".vscode",
         ".windsurf",
         ".zed",
+        "crush.json",
+        "crushrc",
         "opencode.json",
         "opencode.jsonc",
     )
 ]
+ABSENT.insert(ABSENT.index("refuse-name /home/u/work/.github/copilot"), "writable /home/u/work/.github")
+
+
+def is_no_name(line: str) -> bool:
+    """Whether a mount is not for a protected name of projects."""
+    return "/." not in line and line.rpartition("/")[2] not in {one.rpartition("/")[2] for one in ABSENT}
 
 
 def rules(*texts: str) -> tuple[PathRule, ...]:
@@ -70,7 +94,8 @@ def test_an_empty_project() -> None:
         "processes /proc", "mask-directory /run/user/1000/sandboxd",
         "writable /tmp <- /var/tmp/sandboxd-1000/d-1/s", *TEMPORARY,
     ]  # fmt: skip
-    assert made.view.placeholders == tuple(f"{line.split()[1]}/" for line in sorted(ABSENT, key=_table_order))
+    expected = tuple(f"{path}/" for path in sorted(line.split()[1] for line in ABSENT))
+    assert made.view.placeholders == expected
     assert made.view.watched == (("/home/u/work/HEAD", "/home/u/work/refs", "/home/u/work/objects"),)
     assert made.shells == (("/bin/bash", "/usr/bin/bash"), ("/bin/sh", "/usr/bin/dash"))
     assert made.view.writable == ("/home/u/work",)
@@ -87,7 +112,7 @@ def test_absent_names_are_guarded_where_names_compare() -> None:
     )
     made = make_layout(policy, where, exact, guards=True).view
     work = "/home/u/work"
-    expected = {line.split()[1] for line in ABSENT} - {f"{work}/.claude"}
+    expected = {line.split()[1] for line in ABSENT} - {f"{work}/.claude", f"{work}/.github"}
     expected |= {f"{work}/.git/{name}" for name in ("commondir", "config.worktree")}
     expected |= {f"{work}/.claude/{name}" for name in ("agents", "commands", "hooks", "skills", "settings.json",
                                                         "settings.local.json")}  # fmt: skip
@@ -104,10 +129,6 @@ def _exact(scan: Scan) -> Scan:
         replace(one, names=tuple((name, replace(at, exact=True)) for name, at in one.names)) for one in scan.git_dirs
     )
     return replace(scan, git_dirs=tuple(dirs))
-
-
-def _table_order(line: str) -> str:
-    return line.split("/")[-1]
 
 
 def test_a_repository_with_an_editors_folder() -> None:
@@ -143,7 +164,7 @@ def test_the_directory_of_a_login_starts_nothing() -> None:
     """Neither opened by a rule, with what the service manager and the bus start, nor as a working directory."""
     host = FakeHost({"/run/user/1000/systemd/": "", "/run/user/1000/bus": ""})
     lines = mounts(layout(host, FilePolicy(allow_write=rules("/run/user/1000"))))
-    assert [line for line in lines if "/run/user/1000" in line and "/." not in line and "opencode" not in line] == [
+    assert [line for line in lines if "/run/user/1000" in line and is_no_name(line)] == [
         "writable /run/user/1000", "read-only /run/user/1000/bus", "refuse-name /run/user/1000/dbus-1",
         "mask-directory /run/user/1000/sandboxd", "read-only /run/user/1000/systemd",
     ]  # fmt: skip
@@ -156,8 +177,7 @@ def test_nested_lists_are_mounted_parents_first() -> None:
         allow_write=rules("/srv/a/b/c/d", "/srv"), deny_read=rules("/srv/a"), allow_read=rules("/srv/a/b/c"),
         deny_write=rules("/srv/z"),
     )  # fmt: skip
-    lines = [line for line in mounts(layout(host, files)) if "/srv" in line and "/." not in line]
-    lines = [line for line in lines if "opencode" not in line]
+    lines = [line for line in mounts(layout(host, files)) if "/srv" in line and is_no_name(line)]
     assert lines == [
         "writable /srv",
         "mask-directory /srv/a (traverse only)",
@@ -320,7 +340,7 @@ OVER_HOSTS = f"read-only /etc/hosts <- {OURS[1][1]}"
 
 def name_mounts(host: FakeHost, files: FilePolicy | None = None, **changes: object) -> list[str]:
     lines = mounts(layout(host, files, name_files=OURS, captured=True, **changes))
-    lines = [line for line in lines if not line.startswith("refuse-name")]
+    lines = [line for line in lines if not line.startswith("refuse-name") and not line.endswith("/.github")]
     return [line for line in lines if "/etc" in line or "/run/systemd" in line or "remount-read-only /run" in line]
 
 

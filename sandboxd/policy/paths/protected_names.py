@@ -209,7 +209,7 @@ PROTECTED: tuple[ProtectedName, ...] = (
         ProtectedIn.HOME,
         "agents obey the rules in it, or start the servers that it names",
         *""".copilot .config/opencode .config/goose .config/amp .config/crush .claude/plugins .continue .qwen .roo .kiro
-        .factory""".split(),
+        .factory .junie .augment .aws/amazonq""".split(),
     ),
     *_rows(ProtectedIn.HOME, "it decides who may log in and which commands ssh runs", ".ssh"),
     *_rows(ProtectedIn.HOME, "it decides who may log in", ".rhosts", ".shosts", ".k5login", file=True),
@@ -228,6 +228,23 @@ PROTECTED: tuple[ProtectedName, ...] = (
     ),
     *_rows(ProtectedIn.WORKSPACE, "editors run tasks and settings found in it", *".vscode .idea .cursor .zed".split()),
     *_rows(ProtectedIn.WORKSPACE, "agents start the servers that it names", *".codex .gemini .windsurf".split()),
+    *_rows(
+        ProtectedIn.WORKSPACE,
+        "agents start the servers, run the hooks or take the permissions in it",
+        *""".qwen .factory .amp .roo .junie .continue .augment .amazonq .kilocode .github/hooks
+        .github/copilot""".split(),
+    ),
+    *_rows(
+        ProtectedIn.WORKSPACE,
+        "agents start the servers, run the hooks or take the permissions in it",
+        *".kiro/settings .kiro/hooks .kiro/agents .clinerules/hooks".split(),
+        absent=_TOP,
+    ),
+    *_rows(
+        ProtectedIn.WORKSPACE,
+        "agents run the commands in it",
+        *".crushrc crushrc .crush.json crush.json .aider.conf.yml".split(),
+    ),
     *_rows(
         ProtectedIn.WORKSPACE,
         "agents obey the rules, hooks and commands in it",
