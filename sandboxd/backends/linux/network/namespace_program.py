@@ -107,7 +107,7 @@ class MountMethod(IntEnum):
     TAKE = 5
     """No mount: what is mounted there is copied, with all below, for a PUT."""
     SHOW = 6
-    """What stands at the source, on a name made for it, if that is still possible."""
+    """The thing at the source, on a name made for it, if that is still possible."""
     HIDE = 7
     """No mount: that at the target goes."""
     PUT = 8
