@@ -117,7 +117,8 @@ ROWS = [
 
 SHOW = frozenset(
     """check/status/ps/prompts/violations/settings/settings show/settings show sandbox.network.requests/session list/
-    settings lint/audit verify/profile list""".replace("\n    ", "").split("/")
+    settings lint/audit verify/profile list/credential list/settings show sandbox.credentials.inject/
+    settings show sandbox.network""".replace("\n    ", "").split("/")
 )
 """Command lines that open nothing; tests/cli/ runs them."""
 ELSEWHERE = {
@@ -139,6 +140,7 @@ ELSEWHERE = {
     "if that is meant, allow the address as well": "tests/policy/hosts/test_host_decisions.py",
     "turn it on with: sandboxd enable": "tests/cli/test_settings_commands.py",
     "the hooks of this agent cannot ask, so run it yourself, or: sandboxd exclude add": "tests/cli/hooks/",
+    "sandboxd credential set": "tests/enforce/test_credentials.py",
     "sandboxd run --ask --": "tests/enforce/test_told.py: it needs a terminal",
     "start one with `sandboxd service install": "tests/enforce/test_service.py",
     "needs the package mcp": "a sentence",
