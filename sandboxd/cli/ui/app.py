@@ -24,6 +24,7 @@ class Screens(ScreenApp):
     Rows { height: 1fr; }
     #sessions { max-height: 8; height: auto; }
     Details { height: auto; max-height: 9; border-top: solid $panel; }
+    QuestionsView Details { height: 1fr; max-height: 100%; }
     #choices { height: auto; max-height: 9; }
     #open { height: auto; max-height: 8; min-height: 3; }
     ChangeSettings, Confirm { align: center middle; }

@@ -73,7 +73,9 @@ class QuestionsView(View):
         gone = bool(self._shown) and self.screens.feed.questions.get(self._shown) is None
         self._since = time.monotonic() if gone or not self._shown else 0.0
         self._shown, self._confirmed = row.request_id, ""
-        self.detail([("", row.sentence), *row.facts, ("", "no answer in time means no")])
+        # A long command hides no warning.
+        facts = sorted(row.facts, key=lambda fact: (fact[0] != "careful", fact[0] == "command"))
+        self.detail([("", row.sentence), *facts, ("", "no answer in time means no")])
         choices.clear_options()
         choices.add_options(
             Option(Text(f"[{_WIDER.get(one.key, one.key)}] {one.label}"), id=f"c{one.key}") for one in row.choices

@@ -25,10 +25,10 @@ class ScreenFeed:
 
     The parts are `link`, `questions`, `blocked` and `policy`. `trouble` says why there is no connection, else empty."""
 
-    def __init__(self, changed: Callable[[str], None], *, autostart: bool, cwd: str) -> None:
+    def __init__(self, changed: Callable[[str], None], socket: str | None = None, *, autostart: bool, cwd: str) -> None:
         self._changed = changed
         self._cwd = cwd
-        self.box = AsyncClient(autostart=autostart)
+        self.box = AsyncClient(socket, autostart=autostart)
         self.questions = OpenQuestions()
         self.history = History()
         self.badge = Badge()

@@ -9,7 +9,7 @@ from typing import Any, cast
 from rich.text import Text
 from textual import events
 from textual.app import App
-from textual.containers import Vertical
+from textual.containers import VerticalScroll
 from textual.widgets import Static, TabbedContent, TabPane
 
 from sandboxd.cli.arguments import visible
@@ -27,14 +27,20 @@ class ScreenApp(App[int]):
     """A screen whose views show a feed; the policy shown is that of `cwd`."""
 
     def __init__(
-        self, cwd: str, *, autostart: bool = True, clock: Callable[[], float] = time.time, settle_s: float = SETTLE_S
+        self,
+        cwd: str,
+        socket: str | None = None,
+        *,
+        autostart: bool = True,
+        clock: Callable[[], float] = time.time,
+        settle_s: float = SETTLE_S,
     ) -> None:
         super().__init__()
         self.clock = clock
         self.cwd = cwd
         self.running = 0
         self.settle_s = settle_s
-        self.feed = ScreenFeed(self.changed, autostart=autostart, cwd=cwd)
+        self.feed = ScreenFeed(self.changed, socket, autostart=autostart, cwd=cwd)
         self._parts: set[str] = set()
         self._due = self._falling = False
         self._drawn_in = 0.0
@@ -141,6 +147,7 @@ class View(TabPane):
 
     def detail(self, rows: Iterable[tuple[str, str]]) -> None:
         self.query_one("#details", Static).update(wrapped(rows))
+        self.query_one(Details).scroll_home(animate=False)
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         event.prevent_default()  # a late focus would choose this view again, after a key has chosen another one
@@ -153,8 +160,8 @@ class View(TabPane):
         """Show the details of the chosen row."""
 
 
-class Details(Vertical):
-    """The lower part of a view."""
+class Details(VerticalScroll):
+    """The lower part of a view; long texts scroll."""
 
     def compose(self) -> Iterable[Static]:
         yield Static("", id="details", markup=False)

@@ -9,20 +9,27 @@ from collections.abc import Sequence
 from sandboxd.cli.arguments import NO_AUTOSTART, Help, Option, UsageError
 from sandboxd.cli.daemon_client import no_words
 from sandboxd.cli.output import fail
+from sandboxd.cli.remote import REMOTE, forwarded
 
 HELP = Help(
-    "ui [--cwd DIR]",
+    "ui [--cwd DIR | --remote HOST]",
     """Show sessions, questions, what was blocked, the policy and the layers in this terminal, and decide.
 
 Keys 1 to 5 choose a view, ? lists the keys of a view, q ends. It needs the extra ui: pip install 'sandboxd[ui]'.""",
-    (Option("--cwd", "show the policy of this directory (default: the current one)", value="DIR"), NO_AUTOSTART),
-    ("ui",),
+    (
+        Option("--cwd", "show the policy of this directory (default: the current one)", value="DIR"),
+        REMOTE,
+        NO_AUTOSTART,
+    ),
+    ("ui", "ui --remote build.example.org"),
 )
 
 
 def main(arguments: Sequence[str]) -> int:
     parsed = HELP.read(arguments)
     no_words(parsed)
+    if "cwd" in parsed and "remote" in parsed:
+        raise UsageError("--cwd is a directory of this machine, and --remote shows another one", "leave --cwd out")
     cwd = os.path.abspath(parsed.get("cwd") or ".")
     if not os.path.isdir(cwd):
         raise UsageError(f"--cwd: {cwd} is not a directory")
@@ -34,4 +41,8 @@ def main(arguments: Sequence[str]) -> int:
         if (error.name or "").partition(".")[0] not in ("textual", "rich"):
             raise
         return fail("sandboxd ui needs the package textual, which is not installed", "pip install 'sandboxd[ui]'")
-    return Screens(cwd, autostart="no_autostart" not in parsed).run() or 0
+    host = parsed.get("remote")
+    if host is None:
+        return Screens(cwd, autostart="no_autostart" not in parsed).run() or 0
+    with forwarded(host) as path:
+        return Screens("/", path, autostart=False).run() or 0

@@ -50,6 +50,7 @@ complete -c sandboxd -n '__sandboxd_is session' -a 'start list end shell'
 complete -c sandboxd -n '__sandboxd_is session' -F
 complete -c sandboxd -n __sandboxd_is_alone -a ui -d 'show all of it in this terminal, and decide'
 complete -c sandboxd -n '__sandboxd_is ui' -l cwd -d 'show the policy of this directory (default: the current one)' -x -a '(__fish_complete_directories)'
+complete -c sandboxd -n '__sandboxd_is ui' -l remote -d 'those of this machine, over ssh: HOST, USER@HOST or a name of ssh\'s' -x
 complete -c sandboxd -n '__sandboxd_is ui' -l no-autostart -d 'fail when no daemon answers, instead of starting one'
 complete -c sandboxd -n '__sandboxd_is ui' -l help -d 'show this text'
 complete -c sandboxd -n __sandboxd_is_alone -a ps -d 'list the commands that run, with ports, processor time and memory'

@@ -59,6 +59,14 @@ async def test_keys_answer_a_question_and_it_disappears(shown: Shown) -> None:
     await shown.shows("no open question", "no: no time")
 
 
+async def test_a_long_command_hides_no_warning(daemon: FakeDaemon) -> None:
+    asked = question(1, command="x" * 5000, warnings=["it may send what it reads"])
+    daemon.answer("permission.subscribe", {"open": [asked]})
+    async with screens(daemon) as shown:
+        await shown.press("2")
+        await shown.shows("careful: it may send what it reads", "[n] no", "xxxx")
+
+
 async def test_a_key_for_a_question_that_went_answers_no_other(shown: Shown) -> None:
     shown.app.settle_s = 3600.0
     await shown.press("2")
