@@ -9,7 +9,7 @@ import hashlib
 from dataclasses import dataclass
 
 from sandboxd.paths import is_below
-from sandboxd.plan.filesystem.mounts import Mark, Mount, Operation, Visibility
+from sandboxd.plan.filesystem.mounts import Mark, Mount, Operation, PathEntry, Visibility
 from sandboxd.plan.filesystem.path_table import MarkReason, PathTable
 from sandboxd.plan.host_facts import Facts, PathKind
 from sandboxd.plan.request import Place
@@ -62,3 +62,8 @@ def add_masked_files(table: PathTable, network: NetworkPolicy, place: Place, fac
         if all(map(file.is_lifted_by, reasons)):
             entry.fixed = Mount(Operation.READ_ONLY, real, copy_path(place.session_tmp, file))
             entry.shows = Visibility.HOST_READ_ONLY
+
+
+def is_masked(entry: PathEntry | None) -> bool:
+    """Return whether a copy stands where reading is denied."""
+    return entry is not None and entry.fixed is not None and bool(entry.marks & Mark.DENY_READ)

@@ -101,6 +101,8 @@ def test_commands_use_credentials_and_never_hold_them(daemon: DaemonProcess, sec
     shown = (told, listed, *(daemon.run(*words).stdout for words in (("status", "--json"), ("settings",), ("logs",))))
     for secret in (GIVEN, OF_PROGRAM):
         assert secret not in "".join(shown) and sum(secret in text for text in kept) <= (secret == OF_PROGRAM)
+    for name, answer in {".npmrc": "allowed", ".whole": "allowed", ".source": "denied", ".program": "denied"}.items():
+        assert daemon.run("explain", "path", f"~/{name}").stdout.startswith(answer), name
     status = json.loads(daemon.run("status", "--json").stdout)
     assert int(Path(f"/proc/{status['pid']}/coredump_filter").read_text(), 16) == 0
     assert daemon.run("restart").returncode == 0
