@@ -52,7 +52,7 @@ class Suite:
     make: str = ""
     told: str = r"^(?P<how>PASS|FAIL|SKIP|ERROR): (?P<name>\S+)"
     why: str = ""
-    """The reason of the differences that are known."""
+    """The reason of the differences that are known, as the page says it."""
     root: bool = True
     """Whether its programs run as root."""
 
@@ -67,7 +67,10 @@ _CPYTHON = """array asynchat atexit audit bz2 cgi cgitb cmd_line cmd_line_script
     stable_abi_ctypes stat subprocess support sys sys_settrace sysconfig syslog tarfile telnetlib
     tempfile thread threading time timeout urllib urllib2 urllib2_localnet urllib_response uuid
     wait3 wait4 wave weakref webbrowser wsgiref xmlrpc zipapp zipfile zipimport"""
-_PROXIES = """The tests of urllib do not expect the variables of a proxy, those of uuid expect a network card."""
+_PROXIES = """The tests of urllib do not expect the variables of a proxy, and those of uuid expect a network card. One
+path of a socket is too long in `$TMPDIR`, whose own path is longer inside."""
+_MODES = """As root two tests differ (103, 119). Root inside has no capability: the modes of its own files count, and
+GNU tar extracts no directory that its archive makes read-only. And it mounts nothing."""
 _NO_GIT = "NO_OPENSSL=1 NO_CURL=1 NO_EXPAT=1 NO_GETTEXT=1 NO_TCLTK=1 NO_PYTHON=1"
 _GIT = """cd "$S/t"; ls t[0-8]*.sh | awk 'NR % 16 == 1' | TEST_OUTPUT_DIRECTORY="$O" xargs -P 2 -I @ sh -c \
     'timeout 300 sh @ --root="$O/trash" >"$O/@.log" 2>&1 </dev/null'"""
@@ -127,6 +130,7 @@ SUITES = (
         'cp "$S/tests/atconfig" "$S/tests/atlocal" .; sh "$S/tests/testsuite" -j2 >tar.log 2>&1 </dev/null',
         "./configure -q && make -s -j2 && make -s -C tests genfile checkseekhole ckmtime",
         r"^ *(?P<name>\d+: .*?) +(?P<how>ok|FAILED|skipped)",
+        _MODES,
     ),
     Suite(
         "bash",
@@ -271,7 +275,7 @@ def compare(suite: Suite, sandboxd: str, *, keep: bool = False) -> str:
         f"## {suite.name}", "",
         f"{version}, {system}; run time inside ÷ bare: {inside_s / bare_s:.2f}.", "",
         "| | bare | inside |", "| --- | --- | --- |", *rows, "",
-        f"Tests that differ: {len(differ)}", "", listed, "", *([suite.why, ""] if differ and suite.why else []),
+        f"Tests that differ: {len(differ)}", "", listed, "", *([suite.why, ""] if suite.why else []),
     ))  # fmt: skip
 
 
