@@ -1,6 +1,6 @@
 """Programs that log in, with credentials that only the daemon holds, at a server that checks them.
 
-git, pip, npm, cargo, curl, and the token flow of container registries: each does its work inside, and finds the value
+git, pip, npm, cargo, curl, gh, and the token flow of container registries: each does its work inside, and finds the value
 nowhere. `./dev programs` runs this."""
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from support.users import Identity
 TLS = Path(__file__).parents[1] / "proxy" / "tls"
 VALUES = {name: f"{prefix}{name}0123456789abcdef" for name, prefix in (
     ("git", "ghp_"), ("pip", "pypi-"), ("npm", "npm_"), ("cargo", "cio"), ("registry", "dckr_pat_"), ("curl", "sk-"),
+    ("gh", "ghp_"),
 )}  # fmt: skip
 RUST = (
     f"export RUSTUP_HOME={os.environ.get('RUSTUP_HOME', Path.home() / '.rustup')}"
@@ -52,6 +53,7 @@ EXPECTED = {
     "token": basic("me", VALUES["registry"]),
     "v2": f"Bearer {BEARER}",
     "curl": VALUES["curl"],
+    "api": f"token {VALUES['gh']}",
 }
 
 
@@ -119,6 +121,7 @@ def answer(server: Server, path: str) -> tuple[int, str, bytes]:
         "/token": ("application/json", json.dumps({"token": BEARER}).encode()),
         "/v2/mine/manifests/latest": ("application/json", b'{"manifest": "mine"}'),
         "/curl/": ("text/plain", b"from curl"),
+        "/api/v3/user": ("application/json", b'{"login": "me-myself"}'),
     }
     kind, body = pages.get(path, ("text/plain", b""))
     return (200, kind, body) if body else (404, kind, b"none")
@@ -217,6 +220,7 @@ INJECT = [
     entry("cargo", header="Authorization", variables=["CARGO_REGISTRIES_MINE_TOKEN"]),
     entry("registry", basic="me", paths=["/token"]),
     entry("curl", header="X-Api-Key"),
+    entry("gh", header="Authorization: token {value}", paths=["/api/**"], variables=["GH_ENTERPRISE_TOKEN"]),
 ]
 TOKEN_FLOW = """
 import json, re, sys, urllib.error, urllib.request
@@ -255,6 +259,7 @@ CASES = {
     ),
     "v2": (f"python3 -c {shlex.quote(TOKEN_FLOW)} {{base}}", '{"manifest": "mine"}'),
     "curl": ("curl -sSf {base}/curl/", "from curl"),
+    "api": ("base={base}; GH_CONFIG_DIR=$TMPDIR/gh GH_HOST=${base#https://} gh api user -q .login", "me-myself"),
 }
 
 
@@ -272,7 +277,7 @@ def daemon(start_daemon: StartDaemon, identity: Identity) -> DaemonProcess:
 def test_programs_log_in_without_holding_a_credential(daemon: DaemonProcess, server: Server) -> None:
     left_out: list[str] = []
     for name, (line, says) in CASES.items():
-        program = {"v2": "python3", "cargo": "{rust}; cargo"}.get(name, name)
+        program = {"v2": "python3", "cargo": "{rust}; cargo", "api": "gh"}.get(name, name)
         if daemon.run("run", "-c", f"{program.format(rust=RUST)} --version >/dev/null").returncode:
             left_out.append(name)
             continue
