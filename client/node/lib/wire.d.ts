@@ -196,6 +196,7 @@ export interface PermissionListResult {
   grants: Array<GrantRecord>;
   open: Array<PermissionRequest>;
   subscribers: number;
+  notified: boolean;
 }
 export interface PermissionRequest {
   request_id: string;

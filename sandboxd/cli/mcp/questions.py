@@ -55,7 +55,8 @@ class Questions:
     async def others(self) -> bool:
         """Return whether another client can answer: this one may not, where its own process asks."""
         own = self._reader is not None and not self._reader.done()
-        return (await self._client.permission_list()).subscribers > own
+        found = await self._client.permission_list()
+        return found.subscribers > own or found.notified
 
     @contextlib.contextmanager
     def leaving_out(self, subject: str | None) -> Iterator[None]:

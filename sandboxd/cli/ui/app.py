@@ -21,7 +21,7 @@ class Screens(ScreenApp):
     CSS = """
     #bar { height: 1; background: $panel; }
     TabbedContent, ContentSwitcher, TabPane { height: 1fr; padding: 0; }
-    Rows { height: 1fr; }
+    Rows { height: 1fr; scrollbar-size-horizontal: 0; }
     #sessions { max-height: 8; height: auto; }
     Details { height: auto; max-height: 9; border-top: solid $panel; }
     QuestionsView Details { height: 1fr; max-height: 100%; }

@@ -150,7 +150,8 @@ class PermissionMethods:
             for one in self.permissions.prompts.open()
             if params.session_id in (None, one.session_id) and call.owns(one.session_id)
         )
-        return PermissionListResult(grants, asked, self.permissions.prompts.subscribers)
+        prompts = self.permissions.prompts
+        return PermissionListResult(grants, asked, prompts.subscribers, prompts.can_notify())
 
     async def revoke(self, call: MethodCall, params: PermissionRevokeParams) -> PermissionRevokeResult:
         """Take a yes back at once.

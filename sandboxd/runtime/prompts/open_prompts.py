@@ -123,7 +123,7 @@ class Prompts:
         self.timeout_s = timeout_s
         self._clock = clock
         self._observe = observe
-        self._can_notify = can_notify
+        self.can_notify = can_notify
         self._subscribers: dict[Any, Tell] = {}
         self._watchers: dict[Any, Tell] = {}
         self._open: dict[str, _Open] = {}
@@ -231,7 +231,7 @@ class Prompts:
 
     def can_ask(self) -> bool:
         """Return whether a question put now could be answered."""
-        return bool(self._subscribers) or self._can_notify()
+        return bool(self._subscribers) or self.can_notify()
 
     @property
     def subscribers(self) -> int:

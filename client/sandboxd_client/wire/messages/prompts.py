@@ -155,6 +155,7 @@ class PermissionListResult:
     grants: tuple[GrantRecord, ...]
     open: tuple[PermissionRequest, ...]
     subscribers: int = 0
+    notified: bool = False  # programs tell a user of questions, so they wait without a subscriber
 
 
 @dataclass(frozen=True, slots=True)
