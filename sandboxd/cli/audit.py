@@ -17,6 +17,7 @@ from sandboxd.cli.daemon_client import json_text, no_words, print_json
 from sandboxd.cli.output import fail, note
 from sandboxd.daemon.audit.audit_chain import default_path, records, verify
 from sandboxd_client import Client, SandboxdError
+from sandboxd_client.wire.location import STATE_DIRECTORY
 
 FILE = Option("--file", "read this file instead of the log that the settings name", value="FILE")
 SHOW = (
@@ -27,12 +28,21 @@ SHOW = (
     JSON,
 )
 VERIFY = (FILE, JSON)
+SEND = (
+    Option(
+        "--otlp",
+        "send: the collector, such as http://127.0.0.1:4318; OTEL_EXPORTER_OTLP_HEADERS adds headers",
+        value="URL",
+    ),
+    Option("--once", "send: end when everything has been sent"),
+    FILE,
+)
 HELP = Help(
-    "audit (show | verify) [--file FILE]",
-    "Read the audit log.",
-    SHOW,
-    ("audit show --since 12h --kind run", "audit verify"),
-    words=("show", "verify"),
+    "audit (show | verify | send --otlp URL) [--file FILE]",
+    "Read the audit log, or send it with the metrics to a collector of OpenTelemetry.",
+    (*SEND[:2], *SHOW),
+    ("audit show --since 12h --kind run", "audit verify", "audit send --otlp http://127.0.0.1:4318"),
+    words=("show", "verify", "send"),
     negative="the log was changed",
 )
 _SHOW_HELP = Help(
@@ -48,6 +58,12 @@ _VERIFY_HELP = Help(
     ("audit verify",),
     negative="the log was changed",
 )
+_SEND_HELP = Help(
+    "audit send --otlp URL [--once] [--file FILE]",
+    "Send the audit log and the metrics to a collector of OpenTelemetry, and go on where the last one ended.",
+    SEND,
+    ("audit send --otlp http://127.0.0.1:4318",),
+)
 BROKEN = 1
 _AGO = re.compile(r"(\d{1,6})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -55,11 +71,11 @@ _FIRST = ("seq", "time", "kind", "prev", "hash")
 
 
 def main(arguments: Sequence[str]) -> int:
-    actions: dict[str, Callable[[Sequence[str]], int]] = {"show": _show, "verify": _verify}
+    actions: dict[str, Callable[[Sequence[str]], int]] = {"show": _show, "verify": _verify, "send": _send}
     if arguments and arguments[0] in actions:
         return actions[arguments[0]](arguments[1:])
     HELP.read(arguments)
-    raise UsageError("audit takes one of: show, verify", "to verify the log: sandboxd audit verify")
+    raise UsageError("audit takes one of: show, verify, send", "to verify the log: sandboxd audit verify")
 
 
 def _show(arguments: Sequence[str]) -> int:
@@ -105,6 +121,45 @@ def _verify(arguments: Sequence[str]) -> int:
         return fail(f"the audit log {path} is not whole: {len(found.faults)} faults", status=BROKEN)
     sys.stdout.write(f"whole: {found.lines} lines, {found.first} to {found.last}\n")
     return 0
+
+
+def _send(arguments: Sequence[str]) -> int:
+    parsed = _SEND_HELP.read(arguments)
+    no_words(parsed)
+    endpoint = parsed.get("otlp") or ""
+    if not endpoint.startswith(("http://", "https://")):
+        raise UsageError("audit send needs the address of a collector", "name it: --otlp http://127.0.0.1:4318")
+    try:
+        from sandboxd.cli import otlp
+    except ImportError as error:
+        if error.name is None or not error.name.startswith(("opentelemetry", "prometheus_client")):
+            raise
+        return fail(
+            f"audit send needs the package {error.name}, which is not installed", "pip install 'sandboxd[otel]'"
+        )
+    path = _path(parsed)
+    place = os.path.join(os.path.expanduser("~"), STATE_DIRECTORY, "audit-sent.json")
+    follower = otlp.Follower(path, lambda: records(_files(path)), _sent(place, path))
+
+    def save(number: int) -> None:
+        with open(
+            f"{place}.new", "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)
+        ) as file:
+            json.dump({"path": path, "sent": number}, file)
+        os.replace(f"{place}.new", place)
+
+    taken = otlp.send(endpoint, follower, save, note, once="once" in parsed)
+    return 0 if taken else fail(f"the collector at {endpoint} did not take everything", "start it, and run this again")
+
+
+def _sent(place: str, path: str) -> int:
+    """Return the number of the last line of a log that was sent, 0 for none."""
+    try:
+        with open(place, encoding="utf-8") as file:
+            found = json.load(file)
+        return int(found["sent"]) if found["path"] == path else 0
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
 
 
 def _line(record: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -51,7 +52,7 @@ async def test_prometheus_collects_with_a_token(opened: Opened, tmp_path: Path) 
         await process.wait()
 
 
-async def asked(http: aiohttp.ClientSession, port: int, query: str) -> list[dict[str, dict[str, str]]]:
+async def asked(http: aiohttp.ClientSession, port: int, query: str) -> list[dict[str, Any]]:
     async with http.get(f"http://127.0.0.1:{port}/api/v1/query", params={"query": query}) as answer:
-        found: list[dict[str, dict[str, str]]] = (await answer.json()).get("data", {}).get("result", [])
+        found: list[dict[str, Any]] = (await answer.json()).get("data", {}).get("result", [])
         return found

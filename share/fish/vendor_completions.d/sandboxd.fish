@@ -206,13 +206,15 @@ complete -c sandboxd -n '__sandboxd_is web' -l help -d 'show this text'
 complete -c sandboxd -n '__sandboxd_is web' -a 'sessions revoke pair token'
 complete -c sandboxd -n '__sandboxd_is web' -F
 complete -c sandboxd -n __sandboxd_is_alone -a audit -d 'show and verify the audit log'
+complete -c sandboxd -n '__sandboxd_is audit' -l otlp -d 'send: the collector, such as http://127.0.0.1:4318; OTEL_EXPORTER_OTLP_HEADERS adds headers' -x
+complete -c sandboxd -n '__sandboxd_is audit' -l once -d 'send: end when everything has been sent'
 complete -c sandboxd -n '__sandboxd_is audit' -l since -d 'show lines from this time on: 2026-01-31, 2026-01-31T08:00, or 30m, 12h, 7d ago' -x
 complete -c sandboxd -n '__sandboxd_is audit' -l command-id -d 'show lines of this command only' -x
 complete -c sandboxd -n '__sandboxd_is audit' -l kind -d 'show lines of this kind: run, ended, violation, connection, answer, settings, …' -x
 complete -c sandboxd -n '__sandboxd_is audit' -l file -d 'read this file instead of the log that the settings name' -r -F
 complete -c sandboxd -n '__sandboxd_is audit' -l json -d 'print JSON'
 complete -c sandboxd -n '__sandboxd_is audit' -l help -d 'show this text'
-complete -c sandboxd -n '__sandboxd_is audit' -a 'show verify'
+complete -c sandboxd -n '__sandboxd_is audit' -a 'show verify send'
 complete -c sandboxd -n '__sandboxd_is audit' -F
 complete -c sandboxd -n __sandboxd_is_alone -a metrics -d 'print metrics of the daemon, in the text format of Prometheus'
 complete -c sandboxd -n '__sandboxd_is metrics' -l help -d 'show this text'
