@@ -22,7 +22,7 @@ from sandboxd.policy.hosts.host_patterns import Host, HostPattern
 from sandboxd.policy.hosts.request_rules import HttpRequest, parse_operations
 from sandboxd.policy.model import CredentialRule, CredentialSource, NetworkPolicy, RequestRule, SourceKind, UploadRule
 from sandboxd.proxy.credentials.request_heads import Secret
-from sandboxd.proxy.http2.frames import GoAway
+from sandboxd.proxy.http2.frames import PREFACE, FrameSplitter, GoAway
 from sandboxd.proxy.tls.authority import Authority
 from support.http2 import Message, Peer, echo, http2_origin, secure
 from support.proxies import SETTINGS, Proxies, finish, rules, running_proxies
@@ -518,3 +518,29 @@ async def test_a_server_that_wants_a_certificate_is_said(authority: Authority, p
             assert text.startswith(b"HTTP/1.1 502 ")
             await finish(writer)
         assert b"asks for a certificate" in text and b"sandbox.network.tls.exclude ok.test" in text
+
+
+def test_a_peer_cannot_make_the_library_keep_much() -> None:
+    """Unknown settings are left out, and GOAWAY is taken out, however the bytes are divided."""
+    known = struct.pack(">HI", 4, 7)
+    settings = b"".join(struct.pack(">HI", one, 7) for one in range(100, 2000))
+    data = PREFACE + frame(4, settings + known) + frame(6, b"12345678") + frame(7, struct.pack(">II", 5, 1) + b"bye")
+    wanted = PREFACE + frame(4, known) + frame(6, b"12345678")
+    for size in (1, 7, 1000, len(data)):
+        splitter = FrameSplitter(has_preface=True)
+        found = [one for place in range(0, len(data), size) for one in splitter.split(data[place : place + size])]
+        assert found[-1] == GoAway(5, 1)
+        assert b"".join(one for one in found if isinstance(one, bytes)) == wanted
+
+
+async def test_the_table_of_sent_headers_stays_small(authority: Authority) -> None:
+    async with (
+        http2_origin(echo, SERVER, settings={SettingCodes.HEADER_TABLE_SIZE: 1 << 24}) as origin,
+        running_proxies(network=NETWORK, authority=authority) as proxies,
+        connected(proxies, authority, origin.port) as client,
+    ):
+        host = f"ok.test:{origin.port}"
+        for one in range(3):
+            answer = await client.answer(client.ask("GET", "/me/a", host, (f"x-{one}", "v" * 3000)))
+            assert answer.status == "200"
+        assert origin.peers[0].conn.decoder.header_table_size == 4096

@@ -1,8 +1,8 @@
 """The frames of an HTTP/2 connection (RFC 9113, section 4), before the library sees them. No I/O.
 
-The library takes all frames of its input at once, keeps unfinished header blocks of any size, and ends a connection at
-GOAWAY, after which the open streams go on. So frames are passed on a few at a time, blocks have a limit, and GOAWAY is
-taken out."""
+The library takes all frames of its input at once, keeps unfinished header blocks of any size and every unknown setting,
+and ends a connection at GOAWAY, after which the open streams go on. So frames are passed on a few at a time, blocks
+have a limit, unknown settings are left out, and GOAWAY is taken out."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ MOST_USELESS: Final = 10_000
 """Frames without any request or content between them: settings, pings, resets, empty ones."""
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEAD: Final = 9
-_DATA, _HEADERS, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = 0, 1, 7, 8, 9
+_DATA, _HEADERS, _SETTINGS, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = 0, 1, 4, 7, 8, 9
+_SETTING: Final = struct.Struct(">HI")
+_KNOWN_SETTINGS: Final = frozenset({1, 2, 3, 4, 5, 6, 8})
 _END_HEADERS: Final = 4
-_LONGEST_GOAWAY: Final = 16384
+_LONGEST_HELD: Final = 16384
 
 
 class CostlyFrames(ConnectionResetError):
@@ -45,7 +47,8 @@ class FrameSplitter:
     def __init__(self, *, has_preface: bool) -> None:
         self._head = bytearray()
         self._left = len(PREFACE) if has_preface else 0
-        self._goaway: bytearray | None = None
+        self._held: bytearray | None = None
+        """The frame that is passed on as a whole or not at all."""
         self._block = self._useless = 0
 
     def split(self, data: bytes) -> Iterator[bytes | GoAway]:
@@ -59,25 +62,31 @@ class FrameSplitter:
                 if len(self._head) < _HEAD:
                     break
                 self._begin(self._head)
-                if self._goaway is None:
+                if self._held is None:
                     piece += self._head
                     frames += 1
                 self._head.clear()
             content = data[place : place + self._left]
             place += len(content)
             self._left -= len(content)
-            if self._goaway is None:
+            if self._held is None:
                 piece += content
             else:
-                self._goaway += content
-            if self._left == 0 and (self._goaway is not None or frames >= AT_ONCE):
-                if piece:
-                    yield bytes(piece)
-                    piece, frames = bytearray(), 0
-                if self._goaway is not None:
-                    last, code = struct.unpack(">II", self._goaway[:8])
-                    self._goaway = None
+                self._held += content
+            if self._left == 0 and self._held is not None:
+                held, self._held = self._held, None
+                if held[3] == _SETTINGS:
+                    piece += _without_unknown(held)
+                    frames += 1
+                else:
+                    if piece:
+                        yield bytes(piece)
+                        piece, frames = bytearray(), 0
+                    last, code = struct.unpack(">II", held[_HEAD : _HEAD + 8])
                     yield GoAway(last & 0x7FFFFFFF, code)
+            if self._left == 0 and frames >= AT_ONCE:
+                yield bytes(piece)
+                piece, frames = bytearray(), 0
         if piece:
             yield bytes(piece)
 
@@ -95,7 +104,16 @@ class FrameSplitter:
                 raise CostlyFrames(f"header block is longer than {MOST_BLOCK} bytes")
             if flags & _END_HEADERS:
                 self._block = 0
-        elif kind == _GOAWAY:
-            if not 8 <= self._left <= _LONGEST_GOAWAY:
-                raise CostlyFrames("GOAWAY frame has a wrong length")
-            self._goaway = bytearray()
+        elif kind in (_SETTINGS, _GOAWAY):
+            if self._left > _LONGEST_HELD or (kind == _GOAWAY and self._left < 8):
+                raise CostlyFrames("SETTINGS or GOAWAY frame has a wrong length")
+            self._held = bytearray(head)
+
+
+def _without_unknown(frame: bytearray) -> bytes:
+    """Return a SETTINGS frame without unknown settings, which have no effect (RFC 9113, section 6.5.2)."""
+    content = frame[_HEAD:]
+    if len(content) % _SETTING.size:
+        return bytes(frame)  # the library refuses it
+    kept = b"".join(_SETTING.pack(*one) for one in _SETTING.iter_unpack(content) if one[0] in _KNOWN_SETTINGS)
+    return len(kept).to_bytes(3, "big") + bytes(frame[3:_HEAD]) + kept

@@ -37,7 +37,7 @@ from sandboxd.proxy.http2.heads import (
     request_head,
     trailer_fields,
 )
-from sandboxd.proxy.http2.sides import WINDOW, Flow, Side, credit_connection, ended
+from sandboxd.proxy.http2.sides import MOST_TABLE, WINDOW, Flow, Side, credit_connection, ended
 from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.outbound import Outbound, Refused
 from sandboxd.proxy.streams.stream import Stream
@@ -449,6 +449,7 @@ class _Http2Session:
     def _change_settings(self, side: Side, event: events.RemoteSettingsChanged) -> None:
         """Give the other side the same initial window, if it is a smaller one, and go on where a window has grown."""
         window = side.conn.remote_settings.initial_window_size
+        side.conn.encoder.header_table_size = min(side.conn.remote_settings.header_table_size, MOST_TABLE)
         if side is self.client:
             if self.server is None and self.origin is not None and self.fault is None:
                 self.server = Side(self.origin, self._server_failed, serves=False)

@@ -32,6 +32,8 @@ MOST_UNSENT: Final = 256 << 10
 """Unsent bytes of a side at which the other side is no longer read."""
 MOST_REPLIES: Final = 1 << 20
 """Unsent bytes of a side at which its connection ends: answers to frames of a peer that reads none."""
+MOST_TABLE: Final = 4096
+"""Bytes of the table of sent headers. A peer may allow, not demand, more."""
 MOST_STREAMS: Final = 100
 
 

@@ -6,6 +6,7 @@ certificate is refused if the proof says that it is revoked, or if it requires a
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,9 +25,12 @@ from sandboxd.proxy.tls.channel import RECORD, ServerUntrusted, TlsFault
 
 CIPHERS: Final = b"@SECLEVEL=2:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM"
 """The cipher suites of Python's ssl."""
+MOST_KNOWN: Final = 64
+"""Certificates whose content is remembered."""
 _RELEASE_BUFFERS: Final = 0x10
 _NO_RENEGOTIATION: Final = 1 << 30
-_MOST_READ: Final = 1 << 20
+_READ: Final = 4 * (RECORD + 256)
+"""The size of reads of output: each is allocated."""
 _FAULTS: Final = {
     9: "certificate is not yet valid",
     10: "certificate has expired",
@@ -51,8 +55,9 @@ class _Check:
     """The name that a certificate must have, and why it is not believed."""
 
     name: str
+    known: OrderedDict[tuple[str, bytes], tuple[bool, bool]]
     fault: str = ""
-    certificate: x509.Certificate | None = None
+    requires_proof: bool = True
     asks: bool = False
 
 
@@ -62,6 +67,8 @@ class ServerContext:
     `believed` are files and directories of certificate authorities, by default the system's."""
 
     def __init__(self, believed: Sequence[str], offered: Sequence[str]) -> None:
+        self.known: OrderedDict[tuple[str, bytes], tuple[bool, bool]] = OrderedDict()
+        """Whether a certificate is for a name, and requires a proof: reading one takes as long as verifying it."""
         self.context = SSL.Context(SSL.TLS_CLIENT_METHOD)
         self.context.set_min_proto_version(SSL.TLS1_2_VERSION)
         self.context.set_options(SSL.OP_NO_COMPRESSION | _NO_RENEGOTIATION)
@@ -90,7 +97,7 @@ class ServerChannel:
     for the server is in `take_output` then."""
 
     def __init__(self, shared: ServerContext, name: str) -> None:
-        self._check = _Check(name)
+        self._check = _Check(name, shared.known)
         self.ended = False
         self._tls = SSL.Connection(shared.context, None)
         self._tls.set_app_data(self._check)
@@ -165,11 +172,11 @@ class ServerChannel:
     def take_output(self) -> bytes:
         output: list[bytes] = []
         try:
-            while not output or len(output[-1]) == _MOST_READ:
-                output.append(self._tls.bio_read(_MOST_READ))
+            while not output or len(output[-1]) == _READ:
+                output.append(self._tls.bio_read(_READ))
         except SSL.Error:  # nothing is left
             pass
-        return b"".join(output)
+        return output[0] if len(output) == 1 else b"".join(output)
 
 
 def _watch(connection: SSL.Connection, where: int, _: int) -> None:
@@ -182,12 +189,27 @@ def _verify(connection: SSL.Connection, certificate: crypto.X509, code: int, dep
     """Check one certificate of the chain, after OpenSSL has."""
     check = connection.get_app_data()
     fault = "" if valid else _FAULTS.get(code, f"verification code {code}")
-    if depth == 0:
-        check.certificate = certificate.to_cryptography()
-    if not fault and depth == 0 and not _is_for(check.certificate, check.name):
+    if not fault and depth == 0 and not _read(certificate, check):
         fault = f"hostname mismatch, certificate is not valid for {check.name!r}"
     check.fault = check.fault or fault
     return not fault
+
+
+def _read(certificate: crypto.X509, check: _Check) -> bool:
+    """Return whether a certificate is for the name, and note whether it requires a proof."""
+    key = check.name, crypto.dump_certificate(crypto.FILETYPE_ASN1, certificate)
+    found = check.known.get(key)
+    if found is None:
+        read = certificate.to_cryptography()
+        try:
+            found = _is_for(read, check.name), _requires_proof(read)
+        except ValueError:
+            return False
+        check.known[key] = found
+        if len(check.known) > MOST_KNOWN:
+            check.known.popitem(last=False)
+    check.requires_proof = found[1]
+    return found[0]
 
 
 def _is_for(certificate: x509.Certificate, name: str) -> bool:
@@ -213,10 +235,9 @@ def _is_address(name: str) -> bool:
 
 def _check_proof(connection: SSL.Connection, data: bytes, _: object) -> bool:
     check = connection.get_app_data()
-    if data or check.certificate is None or _requires_proof(check.certificate):
+    if data or check.requires_proof:
         chain = connection.get_verified_chain(as_cryptography=True) or []
         check.fault = fault_of_proof(data, chain, datetime.now(UTC)) if chain else "no verified chain"
-    check.certificate = None
     return not check.fault
 
 
