@@ -45,6 +45,8 @@ PROMPT_UNANSWERED). Cancelled when the waiting connection goes away.
 AskRequest = Callable[[Host, int, HttpRequest, Decision], Awaitable[Decision]]
 """Prompts the user about one request, as `Ask` does about a connection."""
 
+LIMITS: Final = frozenset({Reason.UPLOAD_LIMIT, Reason.NAME_LIMIT})
+"""Reasons of questions about a limit (`session_bounds`)."""
 LOOKUPS_AT_ONCE: Final = 8
 """Per gate, so that one command cannot take all threads of the resolver."""
 
@@ -112,7 +114,7 @@ class Gate:
         if self._ask is None:
             return _closed(decision)
         answer = await self._ask(host, port, decision)
-        if answer.allowed and decision.reason in (Reason.UPLOAD_LIMIT, Reason.NAME_LIMIT):
+        if answer.allowed and decision.reason in LIMITS:
             self.bounds.extend(self._network(), host, port)
         again = self._decide_now(host, port)
         if again.behavior is not Behavior.ASK:

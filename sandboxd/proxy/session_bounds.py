@@ -112,7 +112,7 @@ class SessionBounds:
             return None
         whole = "the session" if domain == "*" else domain
         text = f"{host.name} is a new name, and the limit of new names of {whole} is reached"
-        return Decision(behavior, Reason.NAME_LIMIT, text, hint=f"{_SHOW}.maxNewNames")
+        return Decision(behavior, Reason.NAME_LIMIT, text, domain, hint=f"{_SHOW}.maxNewNames")
 
     def spent(
         self, rules: tuple[UploadRule, ...], host: Host, port: int, behavior: Behavior = Behavior.DENY

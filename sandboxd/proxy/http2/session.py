@@ -466,9 +466,7 @@ class _Http2Session:
         for _ in range(len(self.waiting)):
             self._open(self.waiting.popleft())
 
-    def _pump(
-        self, number: int | None, exchanges: dict[int, _Exchange], way: str, *, of_windows: bool = False
-    ) -> None:
+    def _pump(self, number: int | None, exchanges: dict[int, _Exchange], way: str, *, of_windows: bool = False) -> None:
         """Go on with one stream, or with all: `of_windows`, with those that wait for the window of the connection."""
         found = exchanges.get(number or 0)
         some = tuple(exchanges.values()) if not number else () if found is None else (found,)

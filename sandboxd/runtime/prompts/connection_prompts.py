@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.hosts.host_patterns import Host, HostPattern
@@ -9,7 +11,7 @@ from sandboxd.policy.hosts.request_rules import HttpRequest
 from sandboxd.policy.hosts.shared_hosts import purpose_of
 from sandboxd.policy.model import HostRule
 from sandboxd.policy.wide_grants import METADATA, serves_metadata
-from sandboxd.proxy.gate import Ask, AskRequest
+from sandboxd.proxy.gate import LIMITS, Ask, AskRequest
 from sandboxd.runtime.command import Command
 from sandboxd.runtime.prompts.grants import GrantScope
 from sandboxd.runtime.prompts.open_prompts import Prompts
@@ -74,6 +76,8 @@ def host_decision(host: Host, port: int, decision: Decision, outcome: ResolvedQu
     if outcome.allowed:
         return Decision(Behavior.ALLOW, Reason.GRANTED, f"{target} was allowed when asked")
     reason = _REASONS.get(outcome.outcome, Reason.PROMPT_UNANSWERED)
+    if decision.reason in LIMITS and reason is Reason.HOST_NOT_LISTED:
+        reason = decision.reason
     text = f"{decision.text}, and {outcome.why}"
     return Decision(Behavior.DENY, reason, text, hint=decision.hint)
 
@@ -96,6 +100,9 @@ def asking(prompts: Prompts, session: SandboxSession, command: Command) -> Ask:
         question = host_question(
             host, port, session.cwd, text=decision.text, command=command.text, command_id=command.command_id
         )
+        if decision.reason in LIMITS:  # a yes allows as much again, and no rule for the host
+            key = (QuestionKind.NETWORK, decision.reason, decision.rule)
+            question = replace(question, key=key, suggestions=(), scopes=(GrantScope.ONCE,), rule=None)
         outcome = await put(prompts, session, question, command.wrap_id)
         return host_decision(host, port, decision, outcome)
 
