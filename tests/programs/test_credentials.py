@@ -1,7 +1,7 @@
 """Programs that log in, with credentials that only the daemon holds, at a server that checks them.
 
-git, pip, npm, cargo, curl, gh, and the token flow of container registries: each does its work inside, and finds the value
-nowhere. `./dev programs` runs this."""
+git, pip, npm, cargo, curl, gh, and the token flow of container registries: each does its work inside, and finds the
+value nowhere. `./dev programs` runs this."""
 
 from __future__ import annotations
 
