@@ -38,8 +38,6 @@ ABSENT = [
         ".factory",
         ".gemini",
         ".gitconfig",
-        ".github/copilot",
-        ".github/hooks",
         ".gitmodules",
         ".idea",
         ".junie",
@@ -59,7 +57,6 @@ ABSENT = [
         "opencode.jsonc",
     )
 ]
-ABSENT.insert(ABSENT.index("refuse-name /home/u/work/.github/copilot"), "writable /home/u/work/.github")
 
 
 def is_no_name(line: str) -> bool:
@@ -112,7 +109,8 @@ def test_absent_names_are_guarded_where_names_compare() -> None:
     )
     made = make_layout(policy, where, exact, guards=True).view
     work = "/home/u/work"
-    expected = {line.split()[1] for line in ABSENT} - {f"{work}/.claude", f"{work}/.github"}
+    expected = {line.split()[1] for line in ABSENT} - {f"{work}/.claude"}
+    expected |= {f"{work}/.github/{name}" for name in ("hooks", "copilot")}  # a placeholder would make .github
     expected |= {f"{work}/.git/{name}" for name in ("commondir", "config.worktree")}
     expected |= {f"{work}/.claude/{name}" for name in ("agents", "commands", "hooks", "skills", "settings.json",
                                                         "settings.local.json")}  # fmt: skip
@@ -340,7 +338,7 @@ OVER_HOSTS = f"read-only /etc/hosts <- {OURS[1][1]}"
 
 def name_mounts(host: FakeHost, files: FilePolicy | None = None, **changes: object) -> list[str]:
     lines = mounts(layout(host, files, name_files=OURS, captured=True, **changes))
-    lines = [line for line in lines if not line.startswith("refuse-name") and not line.endswith("/.github")]
+    lines = [line for line in lines if not line.startswith("refuse-name")]
     return [line for line in lines if "/etc" in line or "/run/systemd" in line or "remount-read-only /run" in line]
 
 

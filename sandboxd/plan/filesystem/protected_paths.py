@@ -250,6 +250,8 @@ def _protect(table: PathTable, resolved: ResolvedPath, row: ProtectedName, way: 
     reason = MarkReason(Mark.PROTECTED, row.why)
     if resolved.kind is not None:
         table.add(resolved.real, resolved.kind, reason)
+    elif row.absent is Absent.REFUSE_UNSEEN and not (table.guards and resolved.exact):
+        return
     elif row.absent is not Absent.LEAVE:
         table.add_absent(resolved, reason, top_only=row.absent is Absent.REFUSE_TOP, file=row.file)
     table.add_links(resolved, guard=True, way=way)

@@ -37,6 +37,8 @@ class Absent(StrEnum):
     """The name cannot be created; directories above it can."""
     REFUSE_TOP = "refuse-top"
     """The first missing directory on the way to it cannot be created either."""
+    REFUSE_UNSEEN = "refuse-unseen"
+    """The name cannot be created where that takes no placeholder, which would make the directory above it."""
     LEAVE = "leave"
     """It may be created, because git itself creates it; the reason stands in the row."""
 
@@ -231,8 +233,14 @@ PROTECTED: tuple[ProtectedName, ...] = (
     *_rows(
         ProtectedIn.WORKSPACE,
         "agents start the servers, run the hooks or take the permissions in it",
-        *""".qwen .factory .amp .roo .junie .continue .augment .amazonq .kilocode .github/hooks
-        .github/copilot""".split(),
+        *""".qwen .factory .amp .roo .junie .continue .augment .amazonq .kilocode""".split(),
+    ),
+    *_rows(
+        ProtectedIn.WORKSPACE,
+        "agents run the hooks or take the permissions in it",
+        ".github/hooks",
+        ".github/copilot",
+        absent=Absent.REFUSE_UNSEEN,
     ),
     *_rows(
         ProtectedIn.WORKSPACE,
