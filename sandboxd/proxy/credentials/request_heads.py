@@ -123,6 +123,8 @@ def _decoded(value: bytes) -> bytes | None:
 
 
 def _in_query(placing: Placing, target: bytes) -> bytes:
+    if not target.startswith(b"/"):
+        return target
     path, mark, query = target.partition(b"?")
     parts = query.split(b"&") if mark else []
     is_there = False

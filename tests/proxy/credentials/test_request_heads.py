@@ -40,6 +40,7 @@ def basic(text: bytes) -> bytes:
         (QUERY, b"/?k%65y=%67hp_StandInStandIn", [], b"/?k%65y=" + QUOTED, []),
         # what the program says itself, and other places
         (HEADER, b"/", [(b"Authorization", b"mine")], b"/", [(b"Authorization", b"mine")]),
+        (QUERY, b"*", [], b"*", []),
         (QUERY, b"/?key=mine", [], b"/?key=mine", []),
         (KEY, b"/" + STAND_IN, [(b"X-Key", b"mine"), (b"Y", STAND_IN)], b"/" + STAND_IN,
          [(b"X-Key", b"mine"), (b"Y", STAND_IN)]),
