@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from integrations.checks import LONG
 from support.daemons import DaemonProcess, StartDaemon
 from support.model_server import Model, served
 from support.users import CHECKOUT
@@ -52,19 +53,31 @@ def test_claude_code_of_the_sdk_runs_bash_inside(start_daemon: StartDaemon) -> N
         {"command": "cat /tmp/kept"},
         {"command": f"touch {outside}"},
         {"command": "nl here"},
+        {"command": "until [ -e go-on ]; do sleep 0.05; done; echo $SANDBOX_RUNTIME >late", "timeout": 1000},
+        {"command": "touch go-on; until [ -e late ]; do sleep 0.05; done"},
         {"command": f"touch {outside}", "dangerouslyDisableSandbox": True},
     ]
     model = Model([{"description": "d", **one} for one in commands])
-    with served(model) as address:
-        variables = {"ANTHROPIC_API_KEY": "sk-ant-x", "ANTHROPIC_BASE_URL": address}
-        variables |= {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1"}
-        said = ran("with_claude_agent", daemon, "frameworks", **variables)
-    first, second, blocked, denied, asked = model.results
+    said = claude(daemon, model)
+    first, second, blocked, denied, late, _, asked = model.results
+    assert "background" in late, "after its time-out it goes on there"
+    assert (daemon.identity.workspace / "late").read_text() == "1\n"
     assert "$HOME `x` \\u00e9" in first and (daemon.identity.workspace / "here").exists()
     assert "it's 1" in second, "the commands of one agent share /tmp"
     assert "<sandbox_violations>" in blocked and str(outside) in blocked
     assert "denied by Bash(nl:*)" in denied
     assert "touch" in said and "the user has not allowed it" in asked and not outside.exists(), said
+
+
+def test_an_interrupt_of_claude_code_ends_the_tree(daemon: DaemonProcess) -> None:
+    claude(daemon, Model([{"description": "d", "command": f"setsid {LONG} & wait"}]), INTERRUPTED=LONG)
+
+
+def claude(daemon: DaemonProcess, model: Model, **variables: str) -> str:
+    with served(model) as address:
+        variables |= {"ANTHROPIC_API_KEY": "sk-ant-x", "ANTHROPIC_BASE_URL": address}
+        variables |= {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1"}
+        return ran("with_claude_agent", daemon, "frameworks", **variables)
 
 
 def test_every_example_is_short_and_run() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import AsyncIterator
 from typing import Any
 
-from claude_agent_sdk import ClaudeAgentOptions, query
+from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, query
 
 from examples.frameworks.claude_agent import answer
+from integrations.checks import runs, started
 from sandboxd_client.integrations import Shell, claude_agent
 
 PROGRAM = shutil.which("sandboxd") or ""
@@ -35,4 +37,15 @@ async def main() -> None:
     print("\n".join(asked))
 
 
-asyncio.run(main())
+async def interrupted(line: str) -> None:
+    async with Shell() as shell:
+        async with ClaudeSDKClient(claude_agent.sandboxed(shell, ClaudeAgentOptions(setting_sources=[]))) as client:
+            await client.query("go")
+            await started(line)
+            await client.interrupt()
+            assert [one async for one in client.receive_response()]
+            while runs(line):  # noqa: ASYNC110 (of another process, and a moment after the answer)
+                await asyncio.sleep(0.05)
+
+
+asyncio.run(interrupted(os.environ["INTERRUPTED"]) if "INTERRUPTED" in os.environ else main())

@@ -61,6 +61,20 @@ def middleware() -> None:
     agent.invoke({"messages": [("user", "go")]})
     assert "/ 1" in model.results[1] and "timed out" in model.results[2] and "on" in model.results[3], model.results
     assert not runs(LONG), "the time-out has ended the whole tree"
+    asyncio.run(cancelled_middleware(policy))
+
+
+async def cancelled_middleware(policy: SandboxExecutionPolicy) -> None:
+    """The middleware waits in a thread, which it cannot cancel: the time-out ends the command."""
+    agent = create_agent(
+        scripted(f"setsid {LONG} & wait"), middleware=[SandboxShellMiddleware(".", execution_policy=policy)]
+    )
+    task = asyncio.create_task(agent.ainvoke({"messages": [("user", "go")]}))
+    await started(LONG)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    while runs(LONG):  # noqa: ASYNC110 (of another process)
+        await asyncio.sleep(0.05)
 
 
 tools()

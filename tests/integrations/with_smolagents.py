@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
+import threading
 from typing import Any
 
 from smolagents import ChatMessage, CodeAgent, Model, ToolCallingAgent
 from smolagents.models import ChatMessageToolCall, ChatMessageToolCallFunction, MessageRole
 
 from examples.frameworks.smol_agent import answer
-from integrations.checks import COMMANDS, LONG, OUTSIDE, check, runs
+from integrations.checks import COMMANDS, LONG, OUTSIDE, check, runs, started
 from sandboxd_client.integrations import Shell
 from sandboxd_client.integrations.smolagents import SandboxPythonExecutor, shell_tools
 
@@ -77,6 +80,26 @@ def limits() -> None:
     assert "its process ended" in model.seen[3], model.seen[3]
 
 
+def cleaned_up() -> None:
+    """No interface of the agent ends its code; `cleanup` of the executor does."""
+    executor = SandboxPythonExecutor()
+    model = Scripted(f"import subprocess\nsubprocess.run('setsid {LONG}', shell=True)", "final_answer('on')")
+    agent = CodeAgent([], model, executor=executor, verbosity_level=0)
+
+    def run() -> None:
+        with contextlib.suppress(Exception):  # the executor has ended
+            agent.run("go")
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    asyncio.run(started(LONG))
+    executor.cleanup()
+    assert not runs(LONG)
+    thread.join(60)
+    assert not thread.is_alive() and "its process ended" in model.seen[1], model.seen
+
+
 tools()
 code()
 limits()
+cleaned_up()
