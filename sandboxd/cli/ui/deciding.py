@@ -87,7 +87,9 @@ class QuestionsView(View):
     def action_answer(self, key: str) -> None:
         row = self._chosen()
         choice = None if row is None else next((one for one in row.choices if one.key == key), None)
-        if row is None or choice is None or time.monotonic() - self._since < self.screens.settle_s:
+        if row is None or choice is None or row.request_id != self._shown:
+            return  # of another question than the one whose facts are shown
+        if time.monotonic() - self._since < self.screens.settle_s:
             return
         if choice.wide and self._confirmed != key:
             self._confirmed = key
