@@ -377,7 +377,7 @@ if os.geteuid() == 0:
         assert [said[-1].endswith("-y") for said in inside] == [True] * 3
         assert [left for _, left in found] == [["mounted"], ["beneath"], ["mounted"]]
 
-    CHURN = "import itertools, os, sys\nfor n in itertools.count():\n    name = f'/tmp/churn{n % 200}'\n" \
+    CHURN = "import itertools, os, sys\nfor n in itertools.count():\n    name = f'/tmp/churn{n % 90}'\n" \
             "    os.unlink(name) if os.path.exists(name) else open(name, 'w').close()\n"
 
     def test_tmp_is_shown_where_the_kernel_refuses_overlays(start_daemon: StartDaemon) -> None:
@@ -387,7 +387,7 @@ if os.geteuid() == 0:
         stacked += "mount -t overlay -o lowerdir=6,upperdir=4,workdir=5 none /tmp"
 
         def look() -> None:
-            for number in range(300):
+            for number in range(205):
                 Path(f"/tmp/file{number}").write_text("host\n")
             Path("/tmp/closed").mkdir(mode=0o755)
             Path("/tmp/closed/secret").write_text("secret\n")
@@ -404,7 +404,7 @@ if os.geteuid() == 0:
                 finally:
                     other.kill()
             for number, one in enumerate(said):
-                assert one[:2] == ["300", "host"] and "secret" not in one and one[-1] == "0", said
+                assert one[:2] == ["205", "host"] and "secret" not in one and one[-1] == "0", said
                 assert ("mine" in one) == (0 < number < 6), said
             assert Path("/tmp/file8").read_text() == "host\n" and not Path("/tmp/new").exists()
             daemon.stop()
