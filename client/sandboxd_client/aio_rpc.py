@@ -255,13 +255,15 @@ class AsyncRpcMethods:
             raise InvalidCommand("command_empty", "give either a command (a shell line) or an argv (a list)")
         words = None if argv is None else tuple(os.fspath(word) for word in argv)
         check_command(command, words)
+        variables = os.environ if env is None else env
+        path = sendable_search_path(variables)
         params = WrapParams(
             command=command,
             argv=words,
             session_id=session_id,
             cwd=absolute(cwd),
             shell=shell,
-            env=sendable(os.environ if env is None else env),
+            env={**sendable(variables), **({"PATH": path} if path else {})},  # else the daemon would look it up
             command_id=command_id,
             command_text=command_text,
             overrides=overrides,

@@ -5,8 +5,9 @@ docs/prepared.md has the protocol and why it is safe."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,8 @@ UNUSED_S: Final = 60.0
 """How long a prepared sandbox waits for a command."""
 MOST_OF_SESSION: Final = 8
 """Prepared sandboxes of a session, one for each connection; the oldest ends."""
+TURNS: Final = 3
+"""Turns of the event loop before a claimed sandbox goes on: its client gets the answer first, and uses the time."""
 FREE_BYTES: Final = 256 << 20
 """Free memory below which nothing is prepared."""
 
@@ -96,6 +99,9 @@ class PreparedSandbox:
         """Let its command start."""
         command.was_prepared = True
         command.claimed(self._pid)
+        _after(TURNS, partial(self._go_on, command))
+
+    def _go_on(self, command: Command) -> None:
         if not self._command.done():
             self._command.set_result(command)
 
@@ -174,6 +180,11 @@ class PreparedSandboxes:
             one.end()
             return None
         return one
+
+
+def _after(turns: int, act: Callable[[], object]) -> None:
+    loop = asyncio.get_running_loop()
+    loop.call_soon(act) if turns == 0 else loop.call_soon(_after, turns - 1, act)
 
 
 def _sandbox_of(plan: Plan) -> tuple[object, ...]:

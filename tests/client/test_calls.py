@@ -124,9 +124,12 @@ def test_wrap_sends_an_absolute_directory_and_the_environment(
         "command_id": "c",
         "command_text": "shown",
     }
+    monkeypatch.setenv("PATH", "/usr/bin:/\udcff:/bin")
+    monkeypatch.setenv("HARMLESS", "unsent")
     box.wrap("ls")
     assert fake.calls[-1].params["cwd"] == str(tmp_path)
-    assert "PATH" not in fake.calls[-1].params["env"]
+    sent = fake.calls[-1].params["env"]
+    assert sent["PATH"] == "/usr/bin:/bin" and "HARMLESS" not in sent  # the daemon need not look for it
 
 
 def test_variables_that_are_not_utf_8_are_left_out(box: Client, fake: FakeDaemon) -> None:
