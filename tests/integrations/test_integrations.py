@@ -80,6 +80,16 @@ def claude(daemon: DaemonProcess, model: Model, **variables: str) -> str:
         return ran("with_claude_agent", daemon, "frameworks", **variables)
 
 
+def test_recipes_of_just_run_inside(daemon: DaemonProcess) -> None:
+    text = (CHECKOUT / "examples" / "make" / "justfile").read_text() + "\noutside:\n    touch ~/outside.txt\n"
+    daemon.identity.write(daemon.identity.workspace / "justfile", text)
+    just = str(ENVIRONMENTS / "frameworks" / "bin" / "just")
+    assert daemon.identity.run([just, "build"], env=daemon.environment()).returncode == 0
+    assert (daemon.identity.workspace / "built.txt").read_text() == "built\n"
+    assert daemon.identity.run([just, "outside"], env=daemon.environment()).returncode == 1
+    assert not (daemon.identity.home / "outside.txt").exists()
+
+
 def test_every_example_is_short_and_run() -> None:
     scripts = "".join(file.read_text() for file in HERE.glob("with_*.py"))
     for file in (CHECKOUT / "examples" / "frameworks").glob("*.py"):
