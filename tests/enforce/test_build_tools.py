@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 
 from support.daemons import DaemonProcess
 from support.users import CHECKOUT
@@ -27,6 +29,18 @@ def test_tasks_of_editors_run_inside(shared_daemon: DaemonProcess) -> None:
         done = identity.run([task["command"], *task["args"]], env=shared_daemon.environment())
         assert done.returncode == 0 and built.read_text() == "built\n", done
         assert task["args"][:2] == ["run", "-c"], "the line is of the sandbox, as the outside one of make"
+
+
+def test_the_steps_of_a_workflow_are_understood(shared_daemon: DaemonProcess) -> None:
+    """With another command in place of pip and pytest; the container itself is not tried."""
+    text = (CHECKOUT / "examples" / "github-actions.yml").read_text()
+    steps = [shlex.split(line) for line in re.findall(r"- run: (sandboxd .*)", text)]
+    assert [step[1] for step in steps] == ["check", "run", "run"]
+    for step in steps:
+        mark = next((step.index(word) for word in ("--", "-c") if word in step), len(step))
+        words = [*step[: mark + 1], "true"] if step[1] == "run" else step
+        done = shared_daemon.identity.run(words, env=shared_daemon.environment())
+        assert done.returncode == 0, done
 
 
 def test_a_project_has_one_session_by_its_variable(shared_daemon: DaemonProcess) -> None:
