@@ -29,10 +29,14 @@ CONNECTIONS = 1000
 
 @dataclass(frozen=True, slots=True)
 class TlsStand:
-    """Ports of origin and proxy, the proxy's process, and what the client trusts with each."""
+    """Ports of origin and proxies, the proxies' process, and what the client trusts with each.
+
+    TLS ends in the first proxy. In the second it would for another host, and in the third for none."""
 
     origin: int
     http: int
+    beside: int
+    without: int
     pid: int
     directory: Path
 
@@ -40,11 +44,11 @@ class TlsStand:
         sock = tuned(socket.create_connection(("127.0.0.1", self.origin)))
         return self._context("origin").wrap_socket(sock, server_hostname=NAME)
 
-    def through(self) -> ssl.SSLSocket:
-        sock = tuned(socket.create_connection(("127.0.0.1", self.http)))
+    def through(self, port: int = 0) -> ssl.SSLSocket:
+        sock = tuned(socket.create_connection(("127.0.0.1", port or self.http)))
         sock.sendall(b"CONNECT %b:%d HTTP/1.1\r\n\r\n" % (NAME.encode(), self.origin))
         assert sock.recv(4096).startswith(b"HTTP/1.1 200 ")
-        return self._context("proxy").wrap_socket(sock, server_hostname=NAME)
+        return self._context("origin" if port else "proxy").wrap_socket(sock, server_hostname=NAME)
 
     def _context(self, authority: str) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(self.directory / f"{authority}.pem"))
@@ -93,6 +97,16 @@ def ended_tls(bench: Bench | None, quick: bool) -> Iterator[Row]:
             )
         taken = in_turns(
             {
+                "beside": lambda: _once(stand, stand.through(stand.beside), size),
+                "without": lambda: _once(stand, stand.through(stand.without), size),
+            },
+            3 if quick else 9,
+            warm_up=1,
+        )
+        ratio = median(taken["without"]) / median(taken["beside"])
+        yield Row("TLS that does not end in the proxy, throughput ÷ without network.tls", ratio, "", "≥ 0.98")
+        taken = in_turns(
+            {
                 "ended": lambda: _once(stand, stand.through(), 1),
                 "direct": lambda: _once(stand, stand.direct(), 1),
             },
@@ -130,8 +144,8 @@ def _stand() -> Iterator[TlsStand]:
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="sandboxd-bench-", dir="/var/tmp"))
         [origin], _ = stack.enter_context(child("bench.tls", "origin", directory))
-        [http], pid = stack.enter_context(child("bench.tls", "proxy", directory))
-        yield TlsStand(origin, http, pid, Path(directory))
+        [http, beside, without], pid = stack.enter_context(child("bench.tls", "proxy", directory))
+        yield TlsStand(origin, http, beside, without, pid, Path(directory))
 
 
 # the other two processes
@@ -192,19 +206,24 @@ async def _run_proxy(directory: Path) -> None:
     os.environ["SSL_CERT_FILE"] = str(directory / "origin.pem")
     authority = Authority([HostPattern.parse(NAME)])
     await asyncio.to_thread((directory / "proxy.pem").write_text, authority.certificate)
-    rules = (HostRule(HostPattern.parse(NAME), BUILT_IN),)
-    network = NetworkPolicy(allowed=rules, tls_terminate=rules)
+    rules, others = ((HostRule(HostPattern.parse(name), BUILT_IN),) for name in (NAME, f"not.{NAME}"))
     resolver = PinnedResolver({NAME: ("127.0.0.1",)}, SystemResolver())
     limits = ProxyLimits(connections=2 * CONNECTIONS)
-    gate = Gate(lambda: network, None, resolver, resolver.pins)
-    server = ProxyServer(
-        gate, Dialer(limits=limits), lambda event: None, "bench", limits=limits, authority=lambda: authority
-    )
-    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
-    server.serve(listener, None)
-    print(listener.getsockname()[1], flush=True)
+    servers, ports = [], []
+    for ended in (rules, others, ()):
+        network = NetworkPolicy(allowed=rules, tls_terminate=ended)
+        gate = Gate(lambda policy=network: policy, None, resolver, resolver.pins)  # type: ignore[misc]
+        server = ProxyServer(
+            gate, Dialer(limits=limits), lambda event: None, "bench", limits=limits, authority=lambda: authority
+        )
+        listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+        server.serve(listener, None)
+        servers.append(server)
+        ports.append(listener.getsockname()[1])
+    print(*ports, flush=True)
     await asyncio.to_thread(sys.stdin.read)
-    await server.aclose()
+    for server in servers:
+        await server.aclose()
 
 
 if __name__ == "__main__":

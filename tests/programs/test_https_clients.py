@@ -90,6 +90,44 @@ else:
     asyncio.run(main())
 """
 
+ATTACK = r"""
+import os, socket, ssl, sys
+host, port = "ok.test", int(sys.argv[1].rpartition(":")[2])
+context = ssl.create_default_context(cafile=os.environ["SSL_CERT_FILE"])
+ways = ["..", "%2e%2e", ".%2e", "%2E.", "..%2f", "..%5c", "..\\", "..;", "%252e%252e", "..%00", "...", "..%c0%af"]
+paths = [f"/me/{way}{slash}you/secret" for way in ways for slash in ("/", "")]
+paths += ["/you/secret", "//you/secret", "/./you/secret", "/%79ou/secret", "/me/a/../../you/secret",
+    "/me/..//you/secret", "/me/a%0d%0a/you/secret", "/you/secret?/me/a", "/you/secret#/me/a",
+    "/you/secret;/me/a", f"https://{host}:{port}/you/secret", "/YOU/secret",
+    "/me/a /you/secret", "/me/a\t/you/secret", "\\you\\secret", "you/secret", "/%2e/you/secret"]
+second = f"GET /you/secret HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n"
+chunks = f"0\r\n\r\n{second}"
+size = len(chunks)
+heads = ["", f"Content-Length: {size}\r\nTransfer-Encoding: chunked\r\n", "Transfer-Encoding: chunked\r\n",
+    "Transfer-Encoding : chunked\r\n", "Transfer-Encoding: x, chunked\r\n", "X: a\n\r\n", "X: a\r b\r\n",
+    f"Content-Length: 0\r\nContent-Length: {size}\r\n", f"Content-Length: {size}, 0\r\n",
+    f"Content-Length: +{size}\r\n",
+    "X-HTTP-Method-Override: DELETE\r\n", "X-Original-URL: /you/secret\r\n", "X-Rewrite-URL: /you/secret\r\n",
+    "Connection: Host\r\n", "Upgrade: h2c\r\nConnection: Upgrade\r\n"]
+asked = [f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n" for path in paths]
+begin = "GET /me/a HTTP/1.1\r\nHost: "
+asked += [f"{begin}{host}:{port}\r\n{head}\r\n{body}" for head in heads for body in (chunks, second)]
+asked += [f"{begin}{one}\r\n\r\n" for one in ("no.test", f"{host}:{port}\r\nHost: no.test", f"{host}:1")]
+right = wrong = 0
+for one in asked:
+    with socket.create_connection((host, port)) as plain, context.wrap_socket(plain, server_hostname=host) as sock:
+        answer = b""
+        sock.settimeout(1)
+        try:
+            sock.sendall(one.encode())
+            while data := sock.recv(65536): answer += data
+        except OSError: pass
+        if b"SECRET" in answer: print("seen by", repr(one))
+        wrong += b"SECRET" in answer
+        right += answer.startswith(b"HTTP/1.1 200 ")
+print("attacks got", wrong, "and some were harmless" if right else "and no answer at all")
+"""
+
 
 @dataclass(frozen=True)
 class Client:
@@ -137,6 +175,7 @@ ANY_SERVER = (
     Client("java", "java $FILES/J.java $BASE 2>/dev/null", takes=("java",)),
     Client("go", "GOCACHE=$TMPDIR/g GOPATH=$TMPDIR/p go run $FILES/c.go $BASE", takes=("go",)),
 )
+ATTACKS = Client("attacks", "$PYTHON $FILES/attack.py $BASE", "attacks got 0 and some were harmless\n")
 OF_PLACES = (
     Client(
         "git",
@@ -185,6 +224,8 @@ def _files(home: Path, base: str) -> None:
     (home / "www/me/npm").mkdir()
     (home / "www/me/cargo/api/v1").mkdir(parents=True)
     (home / "www/me/a").write_text("ok")
+    (home / "www/you").mkdir()
+    (home / "www/you/secret").write_text("SECRET")
     wheel = io.BytesIO()
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("one-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: one\nVersion: 1\n")
@@ -238,7 +279,8 @@ CADDY = """{{
 https://ok.test:{port} {{
   bind 127.0.0.1
   tls server.pem server.pem
-  respond "ok"
+  root * www
+  file_server
 }}
 """
 SERVERS = {
@@ -279,7 +321,14 @@ def _listens(port: int) -> bool:
 @pytest.fixture
 def trusting(start_daemon: StartDaemon, identity: Identity) -> DaemonProcess:
     trusted = identity.write(identity.home / "ca.pem", (TLS / "ca.pem").read_text())
-    for name, text in {"c.py": PYTHON, "c.go": GO, "J.java": JAVA, "c.mjs": NODE, "h2.mjs": NODE_H2}.items():
+    for name, text in {
+        "c.py": PYTHON,
+        "c.go": GO,
+        "J.java": JAVA,
+        "attack.py": ATTACK,
+        "c.mjs": NODE,
+        "h2.mjs": NODE_H2,
+    }.items():
         identity.write(identity.workspace / "clients" / name, text)
     network = {"requests": RULES, "tls": {"terminate": ["ok.test"]}, "strictAllowlist": True}
     return start_daemon(
@@ -291,7 +340,9 @@ def trusting(start_daemon: StartDaemon, identity: Identity) -> DaemonProcess:
 
 @pytest.mark.parametrize(
     ("base", "client"),
-    [(server, one) for server in SERVERS for one in ANY_SERVER] + [("nginx", one) for one in OF_PLACES],
+    [(server, one) for server in SERVERS for one in ANY_SERVER]
+    + [("nginx", one) for one in OF_PLACES]
+    + [(server, ATTACKS) for server in ("nginx", "caddy")],
     indirect=["base"],
     ids=lambda one: getattr(one, "name", one),
 )

@@ -544,3 +544,45 @@ async def test_the_table_of_sent_headers_stays_small(authority: Authority) -> No
             answer = await client.answer(client.ask("GET", "/me/a", host, (f"x-{one}", "v" * 3000)))
             assert answer.status == "200"
         assert origin.peers[0].conn.decoder.header_table_size == 4096
+
+
+HEAD = b"\x82\x87\x84\x01\x07ok.test"  # GET https / of an authority, by the static table
+MISTAKES: dict[str, tuple[bytes, ErrorCodes]] = {
+    "content on stream 0": (frame(0, b"a"), ErrorCodes.PROTOCOL_ERROR),
+    "head on stream 0": (frame(1, HEAD, 5), ErrorCodes.PROTOCOL_ERROR),
+    "even stream": (frame(1, HEAD, 5, 2), ErrorCodes.PROTOCOL_ERROR),
+    "content of no stream": (frame(0, b"a", 0, 5), ErrorCodes.PROTOCOL_ERROR),
+    "reset of no stream": (frame(3, bytes(4), 0, 5), ErrorCodes.PROTOCOL_ERROR),
+    "stream that goes back": (frame(1, HEAD, 5, 5) + frame(1, HEAD, 5, 3), ErrorCodes.PROTOCOL_ERROR),
+    "head within a head": (frame(1, HEAD, 1, 1) + frame(1, HEAD, 5, 3), ErrorCodes.PROTOCOL_ERROR),
+    "continuation of no head": (frame(9, HEAD, 4, 1), ErrorCodes.PROTOCOL_ERROR),
+    "long ping": (frame(6, bytes(9)), ErrorCodes.FRAME_SIZE_ERROR),
+    "odd settings": (frame(4, bytes(5)), ErrorCodes.FRAME_SIZE_ERROR),
+    "settings of a stream": (frame(4, b"", 0, 1), ErrorCodes.PROTOCOL_ERROR),
+    "push that is a number": (frame(4, struct.pack(">HI", 2, 2)), ErrorCodes.PROTOCOL_ERROR),
+    "large window": (frame(4, struct.pack(">HI", 4, 1 << 31)), ErrorCodes.FLOW_CONTROL_ERROR),
+    "small frames": (frame(4, struct.pack(">HI", 5, 100)), ErrorCodes.PROTOCOL_ERROR),
+    "window by nothing": (frame(8, bytes(4)), ErrorCodes.PROTOCOL_ERROR),
+    "push by a client": (frame(5, bytes(4) + HEAD, 4, 1), ErrorCodes.PROTOCOL_ERROR),
+    "padding beyond the frame": (frame(1, b"\xff" + HEAD, 13, 1), ErrorCodes.PROTOCOL_ERROR),
+    "broken compression": (
+        frame(1, b"\xff\xff\xff\xff\xff\xff", 5, 1),
+        ErrorCodes.PROTOCOL_ERROR,
+    ),  # the library's code
+}
+
+
+async def test_mistakes_end_the_connection_with_their_code(authority: Authority) -> None:
+    """As RFC 9113 names it (sections 4 to 6)."""
+    wrong: list[tuple[str, object]] = []
+    async with (
+        http2_origin(echo, SERVER) as origin,
+        running_proxies(network=NETWORK, authority=authority) as proxies,
+    ):
+        for name, (data, code) in MISTAKES.items():
+            async with connected(proxies, authority, origin.port) as client:
+                client.writer.write(data)
+                await client.until(lambda peer=client: peer.gone)  # type: ignore[misc]
+                if client.gone is None or client.gone.code != code:
+                    wrong.append((name, client.gone))
+    assert not wrong
