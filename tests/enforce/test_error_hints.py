@@ -129,6 +129,7 @@ ELSEWHERE = {
     "start your own with: sandboxd serve": "tests/rpc/test_peer.py: only another user sees it",
     "start it again with: sandboxd serve": "tests/daemon/test_serve.py",
     "start it with: SSL_CERT_FILE": "tests/enforce/test_requests_seen.py",
+    "sandboxd web": "tests/enforce/test_web_page.py",
     "start it with: sandboxd serve": "tests/daemon/test_serve.py",
     "try: sandboxd serve": "tests/client/test_starting.py",
     "start a daemon with: sandboxd run true": "tests/cli/control/test_logs.py",

@@ -73,6 +73,13 @@ def test_no_command_reaches_the_page(start_daemon: StartDaemon, identity: Identi
     asked = daemon.python(ASKING, str(identity.home))
     assert asked.stdout.split() == ["allow", "session"], asked
     assert bot.stdout is not None and bot.stdout.readline() == "a.ask.test: allowed for the session\n"
+    again = daemon.run("web", "--json")
+    assert json.loads(again.stdout)["url"].startswith(url.partition("#")[0]) and again.stdout.strip() not in url
+    (session,) = json.loads(daemon.run("web", "sessions", "--json").stdout)["sessions"]
+    assert (session["name"], session["role"], session["kind"]) == ("bot", "answer", "program")
+    assert daemon.run("web", "pair").returncode == 0
+    assert daemon.run("web", "revoke", session["id"]).returncode == 0
+    assert bot.wait(30) is not None, "it ends at once"
     page.send_signal(signal.SIGTERM)
     with page, bot:
         assert page.wait(30) == 0 and not socket.exists()

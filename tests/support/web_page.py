@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -107,13 +108,15 @@ class Opened:
 
 
 @asynccontextmanager
-async def opened_page(daemon: RunningDaemon, address: str = "127.0.0.1") -> AsyncIterator[Opened]:
+async def opened_page(
+    daemon: RunningDaemon, address: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Opened]:
     async with AsyncExitStack() as stack:
         listener = bound(address, 0)
         port = listener.getsockname()[1]
         hub, door = Hub(str(daemon.around.socket)), Door()
         await stack.enter_async_context(hub.closing(port))
-        app = application(hub, door, Site.of(address, port, is_secure=False))
-        await stack.enter_async_context(serving(app, listener))
+        app = application(hub, door, Site.of(address, port, is_secure=tls is not None))
+        await stack.enter_async_context(serving(app, listener, tls))
         async with AsyncExitStack() as clients:
             yield Opened(daemon, app[PAGE], clients)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import Mapping
+from pathlib import Path
 
 import aiohttp
 import pytest
 
 from sandboxd.web import server
 from sandboxd.web.access import Role
-from support.web_page import Opened
+from sandboxd.web.certificate import context_of, made_in
+from support.daemon import RunningDaemon
+from support.web_page import Opened, opened_page
 
 
 async def status(opened: Opened, method: str, path: str, headers: Mapping[str, str], body: object = None) -> int:
@@ -193,3 +197,44 @@ async def test_the_page_serves_only_while_its_port_is_closed(opened: Opened) -> 
     async with asyncio.timeout(20):
         while await status(opened, "GET", "/", own) != 200:
             pass
+
+
+async def test_other_devices_pair_over_tls(running: RunningDaemon, tmp_path: Path) -> None:
+    """With a certificate that is made once, and by the code that the device shows."""
+    paths = made_in(str(tmp_path), "127.0.0.2")
+    assert paths == made_in(str(tmp_path), "127.0.0.2") and Path(paths[0]).stat().st_mode & 0o777 == 0o600
+    context, fingerprint = context_of(*paths)
+    async with opened_page(running, "127.0.0.2", context) as opened:
+        trust = ssl.create_default_context(cafile=paths[0])
+        http = await opened.http(connector=aiohttp.TCPConnector(ssl=trust))
+        pinned = aiohttp.Fingerprint(bytes.fromhex(fingerprint.replace(":", "")))
+        shown = await opened.http(connector=aiohttp.TCPConnector(ssl=pinned))
+        async with shown.get("/") as answer:
+            assert answer.status == 200
+        async with http.post("/pair", json={"name": "phone"}, headers=opened.origin) as answer:
+            asked = await answer.json()
+        secret = {"secret": asked["secret"]}
+        async with http.post("/paired", json=secret, headers=opened.origin) as answer:
+            assert await answer.json() == {"waiting": True}
+        opened.door.approve(asked["code"], Role.ANSWER)
+        async with http.post("/paired", json=secret, headers=opened.origin) as answer:
+            key, cookie = (await answer.json())["key"], answer.headers["Set-Cookie"]
+        assert cookie.startswith("__Host-sandboxd=") and "Secure" in cookie
+        async with http.post("/paired", json=secret, headers=opened.origin) as answer:
+            assert answer.status == 403, "once"
+        async with http.ws_connect("/rpc", headers=opened.origin) as socket:
+            await socket.send_json({"params": {"key": key}})
+            await socket.send_json({"jsonrpc": "2.0", "id": 1, "method": "hello"})
+            assert (await socket.receive_json(timeout=20))["result"]["role"] == "answer"
+        plain = await opened.http()
+        with pytest.raises(aiohttp.ClientError):
+            await plain.get(opened.site.url.replace("https", "http"))
+
+
+async def test_a_link_opens_nothing_from_another_machine(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "LOOPBACK", ())
+    http = await opened.http()
+    token = opened.door.link(Role.WATCH)
+    async with http.post("/login", json={"token": token, "name": ""}, headers=opened.origin) as answer:
+        assert answer.status == 403 and "pair" in await answer.text()
+    assert opened.door.redeem(token, "").session, "nothing was used up"
