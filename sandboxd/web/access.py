@@ -113,7 +113,9 @@ def hash_of(secret: str) -> str:
 
 
 class Door:
-    """Links, pairings and sessions. `save` gets the text of the sessions after each change."""
+    """Links, pairings and sessions. `save` gets the text of the sessions that outlive the page, after each change.
+
+    Those of links do not: a server that has the port later is the same origin for a browser, and gets its secrets."""
 
     def __init__(
         self, saved: str = "", save: Callable[[str], None] = lambda text: None, clock: Callable[[], float] = time.time
@@ -147,10 +149,9 @@ class Door:
 
     def redeem(self, token: str, name: str) -> Entry:
         """Open the session of a link, once. Raises EntryRefused."""
-        self._check_tries()
         until, role = self._links.pop(hash_of(token), (0.0, Role.WATCH))
         if until <= self._clock():
-            self._tries -= 1
+            self._count_try()
             raise EntryRefused("this link was used, or is too old: run sandboxd web again for another one")
         return self._open("browser", name, role)
 
@@ -160,8 +161,7 @@ class Door:
 
     def ask(self, name: str, address: str) -> tuple[Pairing, str]:
         """Begin a pairing; return it with the secret for `collect`. Raises EntryRefused."""
-        self._check_tries()
-        self._tries -= 1
+        self._count_try()
         waiting = {one.code: one for one in self.pairings if one.address != address}
         if len(waiting) >= MOST_PAIRINGS:
             raise EntryRefused("other devices wait to be paired: try again in two minutes")
@@ -184,8 +184,7 @@ class Door:
         hashed, now = hash_of(secret), self._clock()
         found = next((one for one in self._pairings.values() if one.waiting == hashed and one.until > now), None)
         if found is None:
-            self._check_tries()
-            self._tries -= 1
+            self._count_try()
             raise EntryRefused("the pairing has ended: begin again")
         if found.role is None:
             return None
@@ -216,11 +215,13 @@ class Door:
         self._keep()
         return ended
 
-    def _check_tries(self) -> None:
+    def _count_try(self) -> None:
+        """Count a failure or a pairing. Raises EntryRefused where there are too many; what is right, is let in."""
         now = self._clock()
-        self._tries = min(self._tries + (now - self._tried) * TRIES_PER_S, TRIES)
+        self._tries = min(self._tries + (now - self._tried) * TRIES_PER_S, TRIES) - 1
         self._tried = now
-        if self._tries < 1:
+        if self._tries < 0:
+            self._tries = 0.0
             raise EntryRefused("too many attempts: try again in a moment")
 
     def _open(self, kind: str, name: str, role: Role) -> Entry:
@@ -236,7 +237,8 @@ class Door:
         return Entry(session, secret, key)
 
     def _keep(self) -> None:
-        self._save(json.dumps([{**asdict(one), "role": one.role.word} for one in self._sessions.values()]))
+        kept = [one for one in self._sessions.values() if one.kind != "browser"]
+        self._save(json.dumps([{**asdict(one), "role": one.role.word} for one in kept]))
 
 
 def _read(saved: str) -> dict[str, PageSession]:

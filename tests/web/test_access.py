@@ -14,6 +14,7 @@ from sandboxd.web.access import (
     SESSION_S,
     TRIES,
     Door,
+    Entry,
     EntryRefused,
     Role,
     why_refused,
@@ -85,14 +86,29 @@ def test_a_cookie_opens_nothing_without_the_key() -> None:
         assert door.session_of(secret, key) is None
 
 
+def paired(door: Door) -> Entry:
+    """A device that was let in."""
+    pairing, secret = door.ask("phone", "192.0.2.9")
+    door.approve(pairing.code, Role.ANSWER)
+    entry = door.collect(secret)
+    assert entry is not None
+    return entry
+
+
 def test_sessions_end_by_time_and_by_hand_and_are_kept_as_hashes() -> None:
     clock, saved = Clock(), [""]
     door = Door("", lambda text: saved.append(text), clock)
-    entry, program = door.redeem(door.link(Role.ANSWER), "a"), door.program("bot", Role.WATCH)
+    entry, program = paired(door), door.program("bot", Role.WATCH)
+    browser = door.redeem(door.link(Role.ANSWER), "a")
     assert not [secret for secret in (entry.secret, entry.key, program.secret) if secret in saved[-1]]
     again = Door(saved[-1], clock=clock)
+    assert again.session_of(browser.secret, browser.key) is None, "it ends with the page"
     assert again.session_of(entry.secret, entry.key) == entry.session
-    assert door.revoke(entry.session.id) == (entry.session,) and door.session_of(entry.secret, entry.key) is None
+    assert (
+        door.revoke(browser.session.id)
+        and door.revoke(entry.session.id) == (entry.session,)
+        and door.session_of(entry.secret, entry.key) is None
+    )
     assert Door(saved[-1], clock=clock).sessions == (program.session,)
     clock.now += SESSION_S
     assert door.sessions == () and not door.is_open(program.session)
@@ -122,13 +138,13 @@ def test_guesses_and_waiting_devices_are_bounded() -> None:
     clock = Clock()
     door = Door(clock=clock)
     good = door.link(Role.WATCH)
-    for _ in range(TRIES):
-        with pytest.raises(EntryRefused):
+    for number in range(TRIES + 5):
+        with pytest.raises(EntryRefused, match="too many" if number >= TRIES else "this link"):
             door.redeem("guess", "")
+    assert door.redeem(good, "").session, "guesses keep no browser out"
     with pytest.raises(EntryRefused, match="too many"):
-        door.redeem(good, "")
+        door.ask("phone", "192.0.2.1")
     clock.now += 60
-    assert door.redeem(good, "").session
     for number in range(MOST_PAIRINGS):
         door.ask("one", f"192.0.2.{number}")
     assert len(door.pairings) == MOST_PAIRINGS
