@@ -230,27 +230,6 @@ with Client(autostart=False) as box, box.session(".") as session:
     assert script(daemon, code) == ["one late\n", {"127.0.0.1": "one hello"}, {"::1": "two hello"}]
 
 
-def test_fifty_sessions_have_a_server_each(start_daemon: StartDaemon) -> None:
-    """All at the same port, and each client meets that of its session."""
-    daemon = start_daemon(settings={})
-    code = """
-import threading
-found = {}
-with Client(autostart=False) as box:
-    sessions = [box.session(".") for _ in range(50)]
-    def work(number):
-        with Client(autostart=False) as box, box.session(".") as session:
-            child, _ = serve(session, "127.0.0.1", 3000, str(number))
-            found[number] = ask(session, 3000, "127.0.0.1")["127.0.0.1"]
-            child.kill()
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(50)]
-    for one in threads: one.start()
-    for one in threads: one.join()
-    print(json.dumps([found[number] for number in range(50)]))
-"""
-    assert script(daemon, code) == [f"{number} hello" for number in range(50)]
-
-
 def test_a_published_port_leads_to_a_server_of_another(start_daemon: StartDaemon) -> None:
     daemon = start_daemon(settings={"sandbox": {"network": {"allowLocalBinding": True}}})
     code = """

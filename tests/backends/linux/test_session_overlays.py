@@ -40,6 +40,12 @@ def test_an_overlay_in_another_follows_it() -> None:
     ]
 
 
+def test_places_for_mounts_are_made_in_an_empty_directory() -> None:
+    steps = cover([Mount(Operation.OVERLAY, "/tmp", "/o/tmp/alone")], lines("/tmp", "/tmp/a/b"))
+    at = [step.target if isinstance(step, LateMount) else step.arguments[1] for step in steps[1:]]  # type: ignore[union-attr]
+    assert at == ["/tmp", "/tmp/a", "/tmp/a/b", "/tmp/a/b"]
+
+
 def test_too_many_mounts_are_an_error() -> None:
     with pytest.raises(LaunchError, match="501 paths in /tmp"):
         cover(overlays("/tmp"), lines(*(f"/tmp/{number}" for number in range(MOST_MOUNTS + 1))))
