@@ -49,6 +49,7 @@ MEASURES: tuple[tuple[str, str, bool], ...] = (
     ("bench.captured", "between_commands", True),
     ("bench.restarts", "restarts", True),
     ("bench.floods", "floods", False),
+    ("bench.growth", "growth", False),
 )
 
 
