@@ -26,6 +26,8 @@ _BEGINNING: Final = re.compile(
 """Beginnings that say what kind of credential it is, and nothing else."""
 SHORTEST_TAIL: Final = 20
 LONGEST: Final = 255
+WAIT_S: Final = 3.0
+"""Longest delay of a command for a value of which only the form is needed."""
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
 
@@ -73,8 +75,9 @@ class SessionCredentials:
         """Return the stand-in of a credential, also of one that cannot be read now."""
         if source not in self._stand_ins:
             try:
-                await self.secret(source, prefix)
-            except HostError:
+                async with asyncio.timeout(WAIT_S):
+                    await self.secret(source, prefix)
+            except (HostError, TimeoutError):
                 self._stand_in(source, b"", prefix)
         return self._stand_ins[source].decode()
 

@@ -152,6 +152,17 @@ async def test_masked_files_and_variables(tmp_path: Path) -> None:
     assert os.stat(copy_path(tmp, files[0])).st_ino == inode
 
 
+async def test_a_slow_source_holds_no_command_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandboxd.runtime.credentials.session_credentials.WAIT_S", 0.1)
+    slow = program("/bin/sh", "-c", f"echo $$ > {tmp_path}/pid; exec sleep 60")
+    rule = CredentialRule(HostPattern.parse("a.test"), slow, BUILT_IN, variables=("A",), prefix="sk-")
+    own = SessionCredentials("s-1", CredentialStore({}))
+    variables = await own.prepare(NetworkPolicy(credentials=(rule,)), str(tmp_path / "t"))
+    assert variables["A"].startswith("sk-") and variables["A"] == await own.stand_in(slow)
+    if (tmp_path / "pid").exists() and (text := (tmp_path / "pid").read_text()):
+        assert not Path(f"/proc/{text.strip()}").exists()
+
+
 def test_another_mask_never_shows_more(tmp_path: Path) -> None:
     """A pattern that fits nothing, beside one that does or beside none; values are replaced wherever they are."""
     path = tmp_path / "npmrc"
