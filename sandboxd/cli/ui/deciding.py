@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from rich.text import Text
@@ -95,7 +96,7 @@ class QuestionsView(View):
             self._confirmed = key
             self.screens.say(f"this allows a great deal: press {_WIDER.get(key, key)} again to confirm")
             return
-        self.work(self._answer(row, choice), f"answer-{row.request_id}")
+        self.work(partial(self._answer, row, choice), f"answer-{row.request_id}")
 
     async def _answer(self, row: QuestionRow, choice: Choice) -> None:
         result = await self.screens.feed.box.permission_respond(
@@ -128,7 +129,7 @@ class PolicyTab(View):
         yield Details()
 
     def ask(self) -> None:
-        self.work(self._ask(), "get")
+        self.work(self._ask, "get")
 
     async def _ask(self) -> None:
         box, cwd = self.screens.feed.box, self.screens.cwd
@@ -179,7 +180,7 @@ class PolicyTab(View):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         text = event.value.strip()
         if event.input.id == "explain" and text:
-            self.work(self._explain(text), "explain")
+            self.work(partial(self._explain, text), "explain")
         elif text:
             self._add(text)
             event.input.clear()

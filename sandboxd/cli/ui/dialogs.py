@@ -60,7 +60,7 @@ class ChangeSettings(ModalScreen[bool]):
                 yield Button("esc leave it", id="leave", compact=True)
 
     def on_mount(self) -> None:
-        cast(ScreenApp, self.app).work(self._preview(), "preview")
+        cast(ScreenApp, self.app).work(self._preview, "preview")
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         self.action_write() if event.button.id == "write" else self.action_leave()
@@ -70,7 +70,7 @@ class ChangeSettings(ModalScreen[bool]):
 
     def action_write(self) -> None:
         if self._shown:
-            cast(ScreenApp, self.app).work(self._write(), "write")
+            cast(ScreenApp, self.app).work(self._write, "write")
 
     async def _preview(self) -> None:
         box = cast(ScreenApp, self.app).feed.box

@@ -11,12 +11,15 @@ from textual import events
 from textual.app import App
 from textual.containers import VerticalScroll
 from textual.widgets import Static, TabbedContent, TabPane
+from textual.worker import WorkType
 
 from sandboxd.cli.arguments import visible
 from sandboxd.cli.ui.feed import ScreenFeed
 from sandboxd.cli.ui.rows import Rows, wrapped
 from sandboxd_client import SandboxdError
 
+Job = Callable[[], Coroutine[Any, Any, None]]
+"""Something to do in the background, begun there: one whose turn never comes leaves no coroutine behind."""
 DRAW_S = 0.02
 """Seconds in which changes are drawn at once; after a drawing that took long, four times that, so that keys count."""
 SETTLE_S = 0.4
@@ -47,7 +50,7 @@ class ScreenApp(App[int]):
 
     def on_mount(self) -> None:
         self.show_bar()
-        self.run_worker(self.feed.run(), name="feed", exit_on_error=True)
+        self.run_worker(self.feed.run, name="feed", exit_on_error=True)
 
     # what is shown
 
@@ -106,16 +109,17 @@ class ScreenApp(App[int]):
 
     # what is asked for
 
-    def work(self, job: Coroutine[Any, Any, None], name: str) -> None:
+    def work(self, job: Job, name: str) -> None:
         """Do a job in the background; a new one of its name takes its place. Errors are shown."""
 
         async def guarded() -> None:
             try:
-                await job
+                await job()
             except SandboxdError as error:
                 self.say(f"{error.message}; {error.hint}" if error.hint else error.message, wrong=True)
 
-        self.run_worker(guarded(), group=name, exclusive=True)
+        background: WorkType[None] = guarded
+        self.run_worker(background, group=name, exclusive=True)
 
     def say(self, sentence: str, *, wrong: bool = False) -> None:
         self.notify(visible(sentence, 2000), severity="error" if wrong else "information", markup=False)
@@ -141,7 +145,7 @@ class View(TabPane):
     def ask(self) -> None:
         """Ask the daemon for what the feed does not tell; called when the view is chosen, and after changes."""
 
-    def work(self, job: Coroutine[Any, Any, None], name: str) -> None:
+    def work(self, job: Job, name: str) -> None:
         """Do a job in the background, the latest of its name only."""
         self.screens.work(job, f"{self.id}-{name}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -48,7 +49,7 @@ class NowView(View):
         self.ask()
 
     def ask(self) -> None:
-        self.work(self._ask(), "list")
+        self.work(self._ask, "list")
 
     async def _ask(self) -> None:
         box = self.screens.feed.box
@@ -92,13 +93,14 @@ class NowView(View):
         chosen = self._chosen()
         if chosen is None:
             return
-        is_command = isinstance(chosen, CommandRow)
-        what = chosen.command if isinstance(chosen, CommandRow) else f"the session {chosen.name} and its commands"
+        if isinstance(chosen, CommandRow):
+            what, job = chosen.command, partial(self._kill, chosen.wrap_id)
+        else:
+            what, job = f"the session {chosen.name} and its commands", partial(self._close, chosen.session_id)
 
         def end(yes: bool | None) -> None:
             if yes:
-                job = self._kill(chosen.wrap_id) if isinstance(chosen, CommandRow) else self._close(chosen.session_id)
-                self.work(job, "kill" if is_command else "close")
+                self.work(job, "end")
 
         self.app.push_screen(Confirm(f"End {what}?"), end)
 
@@ -208,7 +210,7 @@ class BlockedView(View):
 
     def action_open(self) -> None:
         if (one := self._chosen()) is not None:
-            self.work(self._suggest(one), "suggest")
+            self.work(partial(self._suggest, one), "suggest")
 
     async def _suggest(self, one: BlockedRow) -> None:
         found = await self.screens.feed.box.violation_suggest(one.id)
@@ -250,7 +252,7 @@ class LayersView(View):
         self.ask()
 
     def ask(self) -> None:
-        self.work(self._ask(), "check")
+        self.work(self._ask, "check")
 
     async def _ask(self) -> None:
         self.found = layers_of(await self.screens.feed.box.check())
