@@ -101,7 +101,7 @@ def asking(prompts: Prompts, session: SandboxSession, command: Command) -> Ask:
             host, port, session.cwd, text=decision.text, command=command.text, command_id=command.command_id
         )
         if decision.reason in LIMITS:  # a yes allows as much again, and no rule for the host
-            key = (QuestionKind.NETWORK, decision.reason, decision.rule)
+            key = (QuestionKind.NETWORK, decision.reason, decision.rule or "*")
             question = replace(question, key=key, suggestions=(), scopes=(GrantScope.ONCE,), rule=None)
         outcome = await put(prompts, session, question, command.wrap_id)
         return host_decision(host, port, decision, outcome)
