@@ -54,5 +54,7 @@ async def test_prometheus_collects_with_a_token(opened: Opened, tmp_path: Path) 
 
 async def asked(http: aiohttp.ClientSession, port: int, query: str) -> list[dict[str, Any]]:
     async with http.get(f"http://127.0.0.1:{port}/api/v1/query", params={"query": query}) as answer:
-        found: list[dict[str, Any]] = (await answer.json()).get("data", {}).get("result", [])
+        if answer.status != 200:  # it is just starting
+            return []
+        found: list[dict[str, Any]] = (await answer.json())["data"]["result"]
         return found
