@@ -16,6 +16,8 @@ from support.waiting import wait_until
 READY = r"""
 import json, os, resource, signal, socket, subprocess, sys, time
 from sandboxd_client import Client, SandboxdError
+from sandboxd_client.wire.messages.methods import WRAP
+from sandboxd_client.wire.messages.wrap import WrapParams
 work = os.getcwd()
 
 def waiting(box):
@@ -210,6 +212,14 @@ with Client(autostart=False, prepare=True) as box:
     one = in_session(box); tightened(box, one)
     done = box.run("cat secret", session_id=box.agent.id, capture_output=True)
     seen["session tightened"] = [done.wrap.prepared, done.returncode, ""]
+with Client(autostart=False) as box:
+    settings(box, None)
+    with open(os.path.expanduser("~/.claude/settings.json"), "w") as file:
+        json.dump({"sandbox": {"prepareSandboxes": False}}, file)
+    try:
+        box.call(WRAP, WrapParams(argv=("true",), cwd=work, prepare=True))
+    except SandboxdError as error:
+        seen["turned off"] = [False, 0, error.slug]
 print(json.dumps(seen))
 """
 )
@@ -237,6 +247,7 @@ EXPECTED: dict[str, tuple[bool, object, object]] = {
     "restart": (False, 0, ""),
     "connection": (False, 0, ""),
     "session tightened": (False, None, ""),
+    "turned off": (False, 0, "prepare_unavailable"),
 }
 
 
