@@ -85,7 +85,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sandboxd.cli": ("sandboxd.__version__", "sandboxd.PACKAGE", "sandboxd_client", "sandboxd.screens"),
     "sandboxd.cli.control.serve": ("sandboxd_client", "sandboxd.app.process"),
     # The settings of an editor have comments.
-    "sandboxd.cli.hooks.vscode_terminal": (
+    "sandboxd.cli.hooks.editor_terminals": (
         "sandboxd.errors", "sandboxd.settings.jsonc", "sandboxd.settings.jsonc_edit",
     ),
     # Settings of other programs are converted without a daemon.
