@@ -50,7 +50,8 @@ class ScreenApp(App[int]):
 
     def on_mount(self) -> None:
         self.show_bar()
-        self.run_worker(self.feed.run, name="feed", exit_on_error=True)
+        following: WorkType[None] = self.feed.run
+        self.run_worker(following, name="feed", exit_on_error=True)
 
     # what is shown
 
@@ -73,6 +74,8 @@ class ScreenApp(App[int]):
 
     def _draw(self) -> None:
         parts, self._parts, self._due = self._parts, set(), False
+        if not self.query(TabbedContent):  # it ends
+            return
         begun = time.monotonic()
         self.show_bar()
         view = self.active
@@ -98,7 +101,8 @@ class ScreenApp(App[int]):
                 words.append(f" · ⛔ {blocked} blocked", style="bold red")
             if questions:
                 words.append(f" · {questions} question{'' if questions == 1 else 's'} (key 2)", style="bold yellow")
-        self.query_one("#bar", Static).update(words)
+        for bar in self.query("#bar").results(Static):  # none where it ends
+            bar.update(words)
         if (falls := feed.badge.changes_in(now)) is not None and not self._falling:
             self._falling = True
             self.set_timer(falls + 0.01, self._fall)
