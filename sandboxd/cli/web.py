@@ -128,6 +128,11 @@ def _announce(parsed: Parsed, socket: str, url: str, fingerprint: str, more: str
         _open(url, os.path.dirname(socket))
 
 
+def opening_page(url: str) -> str:
+    """Return a page that leads to another address at once."""
+    return f'<!doctype html><meta http-equiv="refresh" content="0; url={url}"><title>sandboxd</title>\n'
+
+
 def _open(url: str, directory: str) -> None:
     """Open a browser. The link is in a private file, which no command sees: all users see arguments of processes."""
     name = "open" if sys.platform == "darwin" else "xdg-open"
@@ -136,8 +141,12 @@ def _open(url: str, directory: str) -> None:
         why = f" ({found.why})" if found.why else ""
         warn(f"no browser can be opened: {name} was not found{why}")
         return
+    for name in os.listdir(directory):  # of a process that ended before the browser had read its file
+        if name.startswith("web-") and name.endswith(".html"):
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(directory, name))
     with tempfile.NamedTemporaryFile("w", prefix="web-", suffix=".html", dir=directory, delete=False) as file:
-        file.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={url}"><title>sandboxd</title>\n')
+        file.write(opening_page(url))
     null = subprocess.DEVNULL
     environment = programs.without_code(os.environ)
     argv = [found.path, f"file://{file.name}"]

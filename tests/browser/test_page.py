@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from sandboxd.cli.web import opening_page
 from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
 from sandboxd.web.access import Role
 from sandboxd_client.wire.messages.violations import ViolationRecord
@@ -105,6 +106,18 @@ async def test_the_five_views_and_their_pictures(opened: Opened, browser: Chromi
         await show(tab, "layers")
         await tab.wait("document.querySelectorAll('#panel tbody tr').length > 0")
     assert tab.complaints == [] and phone.complaints == []
+
+
+async def test_a_private_file_opens_the_page(opened: Opened, browser: Chromium, tmp_path: Path) -> None:
+    """As `--open` does it, so that the link is in the arguments of no process; and it opens once."""
+    link = f"{opened.site.url}#{opened.door.link(Role.WATCH)}"
+    file = tmp_path / "link.html"
+    file.write_text(opening_page(link))
+    tab = await browser.tab(f"file://{file}", own=True)
+    await tab.wait(IN)
+    assert await tab.value("location.href") == opened.site.url
+    again = await browser.tab(link, own=True)
+    await again.wait("document.getElementById('said').textContent.includes('this link was used')")
 
 
 async def test_text_of_commands_is_never_markup(opened: Opened, browser: Chromium, machine: FakeMachine) -> None:
