@@ -101,6 +101,8 @@ class _Http2Session:
     exchanges: dict[int, _Exchange] = field(default_factory=dict)
     at_server: dict[int, _Exchange] = field(default_factory=dict)
     waiting: deque[_Exchange] = field(default_factory=deque)
+    fed: dict[Flow, None] = field(default_factory=dict)
+    """Flows with new content."""
     leaving: bool = False
     """No further request is taken."""
     newest: int = 0
@@ -206,6 +208,7 @@ class _Http2Session:
                 else:
                     for event in side.conn.receive_data(piece):
                         handle(event)
+                    self._pass_on()
                 self._flush()
                 share.spend_since(begun)
             if share.held > self.limits.held_bytes:
@@ -216,6 +219,12 @@ class _Http2Session:
         if side is self.client:
             raise ConnectionResetError("the client closed the connection")
         raise ConnectionResetError("the server closed the connection")
+
+    def _pass_on(self) -> None:
+        """Pass on what a piece has brought: several small frames become one."""
+        fed, self.fed = self.fed, {}
+        for flow in fed:
+            flow.pump()
 
     def _flush(self) -> None:
         if self.server is not None:
@@ -279,7 +288,7 @@ class _Http2Session:
         elif (exchange := self.exchanges.get(getattr(event, "stream_id", 0) or 0)) is not None:
             if isinstance(event, events.DataReceived):
                 exchange.up.take(event.data)
-                exchange.up.pump()
+                self.fed[exchange.up] = None
             elif isinstance(event, events.TrailersReceived):
                 try:
                     exchange.up.trailers = trailer_fields(event.headers)
@@ -404,7 +413,7 @@ class _Http2Session:
                 self._answer(exchange, error_response(bad))
         elif isinstance(event, events.DataReceived):
             exchange.down.take(event.data)
-            exchange.down.pump()
+            self.fed[exchange.down] = None
         elif isinstance(event, events.StreamEnded):
             self._end_flow(exchange, exchange.down)
         elif isinstance(event, events.StreamReset):
