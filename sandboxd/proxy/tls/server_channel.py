@@ -68,7 +68,7 @@ class ServerContext:
 
     def __init__(self, believed: Sequence[str], offered: Sequence[str]) -> None:
         self.known: OrderedDict[tuple[str, bytes], tuple[bool, bool]] = OrderedDict()
-        """Whether a certificate is for a name, and requires a proof: reading one takes as long as verifying it."""
+        """Certificates seen, by name and digest: is it for the name, does it require a proof. Reading one is slow."""
         self.context = SSL.Context(SSL.TLS_CLIENT_METHOD)
         self.context.set_min_proto_version(SSL.TLS1_2_VERSION)
         self.context.set_options(SSL.OP_NO_COMPRESSION | _NO_RENEGOTIATION)
