@@ -191,7 +191,7 @@ class Flow:
         if self.done or not self.sink_id or self.sink.find(self.sink_id) is None:
             return
         conn = self.sink.conn
-        if 1 < len(self._queue) and self.size <= MOST_UNSENT:
+        if len(self._queue) > 1 and self.size <= MOST_UNSENT:
             self._queue = deque((b"".join(self._queue),))
         while self._queue:
             room = min(conn.local_flow_control_window(self.sink_id), conn.max_outbound_frame_size)
