@@ -182,6 +182,7 @@ class Preparing:
     def __init__(self, enabled: bool, connector: SharedConnector, session: str | None) -> None:
         self._enabled = enabled and _can_claim()
         self._connector, self._session = connector, session
+        self._owner = os.getpid()
         self._lock = threading.Lock()
         self._ready: Prepared | None = None
         self._stop = threading.Event()
@@ -197,6 +198,7 @@ class Preparing:
         decision: ShouldSandboxResult | None,
     ) -> Launch:
         """Wrap a command, for the waiting sandbox where it fits."""
+        self._after_a_fork()
         waiting = self._take(command, options)
         if waiting is None:
             return wrapped_launch(command, options, client.wrap(**arguments), decision)
@@ -211,6 +213,7 @@ class Preparing:
 
     def next(self, options: SpawnOptions) -> None:
         """Prepare the next one, soon, unless one is there."""
+        self._after_a_fork()
         key = self._key_of(options)
         if key is None or time.monotonic() < self._not_before:
             return
@@ -227,12 +230,21 @@ class Preparing:
 
     def close(self) -> None:
         """End what is prepared, or being prepared."""
+        self._after_a_fork()
         self._stop.set()
         self._stop = threading.Event()
         busy, self._busy = self._busy, None
         if busy is not None and busy.is_alive() and busy is not threading.current_thread():
             busy.join(1.0)
         self._keep(None)
+
+    def _after_a_fork(self) -> None:
+        """Leave to the parent what is its own, also a lock that one of its threads held."""
+        if self._owner != os.getpid():
+            self._owner, self._lock, self._busy = os.getpid(), threading.Lock(), None
+            inherited, self._ready = self._ready, None
+            if inherited is not None:
+                inherited.drop()
 
     def __del__(self) -> None:
         if self._enabled and self._ready is not None:
