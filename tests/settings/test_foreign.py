@@ -255,7 +255,7 @@ PUBLISHED: dict[str, tuple[str, list[str], list[str], tuple[str, ...]]] = {
     ),
     "claude-settings.json": (
         "claude",
-        ["allowManagedHooksOnly", "strictKnownMarketplaces", "env"],
+        ["sandbox.network.allowUnixSockets", "allowManagedHooksOnly", "strictKnownMarketplaces", "env"],
         [],
         ("//tmp/build", "~/.kube", ".claude/skills/"),
     ),

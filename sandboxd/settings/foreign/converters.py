@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import posixpath
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,7 +30,8 @@ from sandboxd.settings.foreign.imported import (
 _N, _F = "sandbox.network.", "sandbox.filesystem."
 _PROXY = refused("a proxy of yours decides: set sandbox.network.httpProxyPort in your settings")
 _LISTEN = left("programs may always listen inside; for a port that this machine reaches: run --publish")
-_SOCKETS = left("each socket of the host needs its own decision: sandboxd allow socket PATH")
+_SOCKETS_OF_HOST = "each socket of the host needs its own decision: sandboxd allow socket PATH"
+_SOCKETS = left(_SOCKETS_OF_HOST)
 _WEAKER = left("it weakens the sandbox: set it in your settings where it is needed")
 _ABSENT: tuple[object, ...] = (None, False, [], {}, "")
 
@@ -377,7 +379,12 @@ CLAUDE_KEPT = ("permissions", "sandbox", "allowManagedPermissionRulesOnly")
 
 def from_claude(tree: Mapping[str, Any], place: SourcePlace) -> Imported:
     """Convert settings of Claude Code, which have the same form."""
-    result = Imported(place, {name: tree[name] for name in CLAUDE_KEPT if name in tree})
+    result = Imported(place, copy.deepcopy({name: tree[name] for name in CLAUDE_KEPT if name in tree}))
+    network = _section(_section(result.settings, "sandbox"), "network")
+    if isinstance(network, dict):
+        for name in ("allowUnixSockets", "allowAllUnixSockets"):  # Claude Code honours them on macOS only
+            if network.pop(name, None):
+                result.leave(f"{_N}{name}", _SOCKETS_OF_HOST)
     for name in tree:
         if name not in (*CLAUDE_KEPT, "$schema"):
             result.leave(name, _OWN)
