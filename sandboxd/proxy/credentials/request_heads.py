@@ -23,6 +23,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 _BASIC: Final = re.compile(rb"(?i)basic +([A-Za-z0-9+/_=-]+) *")
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"connection"})
 _REMOVED: Final = b"removedBySandboxd"
+TIMES_ENCODED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +74,17 @@ def put_in(placings: Iterable[Placing], target: bytes, headers: Headers) -> tupl
 
 def take_out(secrets: Iterable[Secret], text: bytes) -> bytes:
     """Return a text of an answer without values: plain, percent-encoded, and within base64."""
-    for secret in secrets:
+    for secret in sorted(secrets, key=lambda one: -len(one.value)):  # one value may be a part of another
         for echo, instead in secret.echoes:
             if echo in text:
                 text = text.replace(echo, instead)
-        if b"%" in text and secret.value in unquote_to_bytes(text):
-            text = secret.stand_in  # encoded in part, or with letters of both cases
+        plain = text
+        for _ in range(TIMES_ENCODED):
+            if b"%" not in plain:
+                break
+            plain = unquote_to_bytes(plain)
+            if any(echo in plain for echo, _ in secret.echoes):
+                text = plain = secret.stand_in  # encoded in part, twice, or another encoding within
     return text
 
 

@@ -13,7 +13,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,8 +29,6 @@ SHORTEST: Final = 8
 LONGEST: Final = 8192
 MOST_FILE: Final = 1 << 20
 MOST_GIVEN: Final = 1000
-ENDS: Final = rb"[^\s\"',;<>]+"
-"""A value in a file, after the text of its pattern."""
 _PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin:/opt/homebrew/bin"
 _PASSED_ON: Final = (
     "HOME",
@@ -206,10 +204,26 @@ def _of_file(path: str, before: str) -> bytes:
         raise _unusable(source, error.strerror or "it cannot be read") from None
     if not before:
         return text
-    found = re.search(re.escape(before.encode()) + ENDS, text)
+    found = re.search(beginning((before,)) + rb"[\"']?([^\s\"',;<>]+)", text)
     if found is None:
         raise _unusable(source, "the pattern is not in it")
-    return found[0][len(before.encode()) :]
+    return found[1]
+
+
+def beginning(patterns: Sequence[str]) -> bytes:
+    """Return the expression for the texts before values in a file, with any blanks around = and :."""
+    found = (
+        re.sub(rb"(?<!^)[ \t]*[=:][ \t]*|[ \t]+|[^ \t=:]+|^[=:]", _spaced, pattern.encode())
+        for pattern in sorted(patterns, key=len, reverse=True)
+    )
+    return rb"(?:" + b"|".join(found) + rb")[ \t]*+"
+
+
+def _spaced(found: re.Match[bytes]) -> bytes:
+    text = found[0].strip(b" \t")
+    if not text:
+        return rb"[ \t]++"
+    return rb"[ \t]*+" + text + rb"[ \t]*+" if found.start() and text in b"=:" else re.escape(text)
 
 
 def _checked(value: bytes, source: str) -> bytes:

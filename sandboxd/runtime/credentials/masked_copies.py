@@ -14,9 +14,22 @@ from typing import Final
 from sandboxd.errors import HostError
 from sandboxd.plan.masked_files import MaskedFile, copy_path
 from sandboxd.proxy.credentials.request_heads import Secret, take_out
-from sandboxd.runtime.credentials.credential_store import ENDS
+from sandboxd.runtime.credentials.credential_store import beginning
 
 MOST_BYTES: Final = 1 << 20
+MOST_VALUES: Final = 1000
+_STOPS: Final = rb"(?:[\s,;:)\]}<>]|\Z)"
+"""End of a value in quotes: what stands behind its last quote, and behind none within."""
+_PLAIN: Final = re.compile(rb"(?:[^\s\"'<]|<(?![/!])|[\"'](?!" + _STOPS + rb"))*(?<![,;])")
+_IN_QUOTES: Final = rb"(?:\\.|[^\\\r\n])*?(?=%b" + _STOPS + rb")"
+_QUOTED: Final = {
+    b'"': re.compile(_IN_QUOTES % b'"'),
+    b"'": re.compile(_IN_QUOTES % b"'"),
+    b">": re.compile(rb"[^<\r\n]*(?=<)"),
+}
+_GOES_ON: Final = re.compile(rb"[|>][0-9+-]*|.*\\|[\"']+", re.DOTALL)
+"""A value that lines below belong to, or may."""
+_BELOW: Final = re.compile(rb"\r?\n[ \t]+\S")
 
 StandIn = Callable[[str, bytes], bytes]
 """Returns what stands for the value with this name."""
@@ -47,17 +60,33 @@ def masked(file: MaskedFile, content: bytes | None, stand_in: StandIn, secrets: 
     """Return the copy of a file. All of it is secret without a pattern, or when it cannot be read safely.
 
     Values of credentials (`secrets`) are replaced wherever they stand."""
-    if content is None or not file.patterns:
+    places = None if content is None or not file.patterns else _values(content, re.compile(beginning(file.patterns)))
+    if content is None or places is None:
         return stand_in(file.path, (content or b"").strip()) + b"\n"
-    begins = b"|".join(re.escape(pattern.encode()) for pattern in sorted(file.patterns, key=len, reverse=True))
-    count = 0
+    shown: list[bytes] = []
+    at = 0
+    for count, (start, end) in enumerate(places, 1):
+        shown += content[at:start], stand_in(f"{file.path}#{count}", content[start:end])
+        at = end
+    return take_out(secrets, b"".join((*shown, content[at:])))
 
-    def replaced(found: re.Match[bytes]) -> bytes:
-        nonlocal count
-        count += 1
-        return found[1] + stand_in(f"{file.path}#{count}", found[2])
 
-    return take_out(secrets, re.sub(b"(" + begins + b")(" + ENDS + b")", replaced, content))
+def _values(content: bytes, begins: re.Pattern[bytes]) -> list[tuple[int, int]] | None:
+    """Return where values begin and end; None where one does not end in its line, or there are too many."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    while (key := begins.search(content, at)) is not None:
+        start = key.end()
+        quote = content[start - 1 : start]
+        if quote not in _QUOTED and content[start : start + 1] in _QUOTED:
+            quote, start = content[start : start + 1], start + 1
+        value = _QUOTED.get(quote, _PLAIN).match(content, start)
+        if value is None or _GOES_ON.fullmatch(value[0]) or (not value[0] and _BELOW.match(content, start)):
+            return None
+        if value[0]:
+            found.append(value.span())
+        at = value.end()
+    return found if len(found) <= MOST_VALUES else None
 
 
 def _read(path: str) -> bytes | None:

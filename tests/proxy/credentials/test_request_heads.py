@@ -75,6 +75,8 @@ def test_no_echo_of_a_value_is_left(before: bytes, after: bytes) -> None:
         text.hex().encode(),
         base64.b64encode(text),
         base64.urlsafe_b64encode(text).rstrip(b"="),
+        quote(base64.b64encode(text), safe="").encode(),  # a header of Basic authentication in a URL
+        quote(quote(text, safe=""), safe="").encode(),
     ):
         [(_, left)] = taken_out([SECRET], [(b"Location", b"https://evil.test/?x=" + echo)])
         assert VALUE not in left and echo not in left
@@ -82,6 +84,11 @@ def test_no_echo_of_a_value_is_left(before: bytes, after: bytes) -> None:
         for decode in (base64.b64decode, base64.urlsafe_b64decode):
             with contextlib.suppress(ValueError):
                 assert VALUE not in decode(encoded + b"=" * (-len(encoded) % 4))
+
+
+def test_a_value_that_begins_another_leaves_no_rest() -> None:
+    longer = Secret(VALUE + b"-and-more", b"longer-stand-in")
+    assert take_out([SECRET, longer], b"a=" + VALUE + b"-and-more b=" + VALUE) == b"a=longer-stand-in b=" + STAND_IN
 
 
 def test_other_answers_stay_as_they_are() -> None:

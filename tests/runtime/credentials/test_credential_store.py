@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from sandboxd.errors import CallerError, HostError
-from sandboxd.plan.masked_files import copy_path, masked_files
+from sandboxd.plan.masked_files import MaskedFile, copy_path, masked_files
 from sandboxd.policy.hosts.host_patterns import HostPattern
 from sandboxd.policy.model import CredentialRule, CredentialSource, MaskRule, NetworkPolicy, SourceKind
 from sandboxd.proxy.credentials.request_heads import Secret
 from sandboxd.runtime.credentials.credential_store import LIFETIME_S, PAUSE_S, CredentialStore
-from sandboxd.runtime.credentials.masked_copies import write_copy
+from sandboxd.runtime.credentials.masked_copies import masked, write_copy
 from sandboxd.runtime.credentials.session_credentials import SessionCredentials, stand_in_for
 from sandboxd.settings.origins import BUILT_IN
 
@@ -178,3 +178,40 @@ def test_another_mask_never_shows_more(tmp_path: Path) -> None:
     assert shown("zzz=", "a=") == shown("a=", "a") == "b=0\na=STAND-IN\n"
     assert shown("zzz=", "") == "STAND-IN\n"
     assert shown("zzz=", secrets=(Secret(b"secret-value", b"OTHER"),)) == "b=0\na=OTHER\n"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "shown"),
+    [
+        ("token=", 'token="a b,c"\nb=1', 'token="*"\nb=1'),
+        ("token=", "token='secret'", "token='*'"),
+        ("token=", "x token = secret y", "x token = * y"),
+        ("token=", 'token=a"b,c;d<e', "token=*"),
+        ("token=", 'token="a\\" b"', 'token="*"'),
+        ("token=", '["--token=abc","y"]', '["--token=*","y"]'),
+        ('"auth": "', '{"a":{"auth":"U0VD"},"b":1}', '{"a":{"auth":"*"},"b":1}'),
+        ("<password>", "<password>a b</password>", "<password>*</password>"),
+        ("password ", "login a password b c", "login a password * c"),
+        ("token=", "token=\nb=1", "token=\nb=1"),
+        # what lines below may belong to, and too many
+        ("token:", "token: |\n  secret", "*\n"),
+        ("token:", "token:\n  secret", "*\n"),
+        ("token=", 'token="""\nsecret"""', "*\n"),
+        ("token=", 'token="a\nb"', "*\n"),
+        ("token=", "token=abc\\\nrest", "*\n"),
+        ("a=", "a=b " * 1001, "*\n"),
+        # no time for blanks and quotes
+        ("token=", "token=" + " " * 900_000, "token=" + " " * 900_000),
+        ("=", " " * 900_000, " " * 900_000),
+        ("token=", 'token="' + '"a' * 400_000, "*\n"),
+    ],
+)  # fmt: skip
+def test_a_mask_hides_whole_values(pattern: str, text: str, shown: str) -> None:
+    file = MaskedFile("/x", (pattern,), False)
+    assert masked(file, text.encode(), lambda name, value: b"*").decode() == shown
+
+
+@pytest.mark.parametrize("text", ['token="secret-value"', "token = secret-value;", "token='secret-value' # a"])
+async def test_a_value_in_a_file_may_have_quotes_and_blanks(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a").write_text(text)
+    assert await CredentialStore({}).value(file(tmp_path / "a", "token=")) == b"secret-value"
