@@ -212,8 +212,10 @@ def test_old_protocols_and_weak_ciphers_are_not_spoken(shared: ServerContext) ->
             context.set_max_proto_version(SSL.TLS1_2_VERSION),
             context.set_cipher_list(b"ECDHE-ECDSA-AES128-SHA:@SECLEVEL=0"),
         ),
+        lambda context: SSL._lib.SSL_CTX_set1_curves_list(context._context, b"ffdhe8192"),
     ):
         with pytest.raises((TlsFault, SSL.Error)):
             connect(shared, SERVERS["plain"], prepare=prepare)
     end = connect(shared, SERVERS["plain"], prepare=lambda context: context.set_max_proto_version(SSL.TLS1_2_VERSION))
     assert end.get_protocol_version_name() == "TLSv1.2"
+    assert not [name for name in SSL.Connection(shared.context, None).get_cipher_list() if name.startswith("DHE")]

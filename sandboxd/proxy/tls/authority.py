@@ -34,6 +34,10 @@ RENEW_BEFORE: Final = timedelta(days=1)
 EARLIER: Final = timedelta(days=1)
 MOST_HOSTS: Final = 256
 """Certificates that are kept; each takes about 40 KB with its context."""
+MOST_SESSIONS: Final = 256
+"""Sessions of TLS 1.2 without tickets that a context keeps; then another one is made."""
+CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Suites of TLS 1.2; those of 1.3 are all as good."""
 HTTP1: Final = "http/1.1"
 HTTP2: Final = "h2"
 
@@ -100,11 +104,10 @@ class Authority:
         """Return the server's side of TLS for a host, with a certificate for it and the protocol of the server."""
         now, key = self._clock(), (host.name, protocol)
         found = self._contexts.get(key)
-        if found is None or found[0] <= now:
-            until, context = now + timedelta(days=HOST_DAYS), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        if found is None or found[0] <= now or found[1].session_stats()["number"] >= MOST_SESSIONS:
+            until, context = now + timedelta(days=HOST_DAYS), _server_context(protocol)
             private, certificate = self._certify(host, until)
             _load(context, certificate + self.certificate, private)
-            context.set_alpn_protocols([protocol])
             found = self._contexts[key] = until - RENEW_BEFORE, context
         self._contexts.move_to_end(key)
         while len(self._contexts) > MOST_HOSTS:
@@ -153,6 +156,17 @@ class Authority:
             builder = builder.add_extension(extension, critical=critical)
         certificate: Certificate = builder.sign(self._key, SHA256())
         return certificate
+
+
+def _server_context(protocol: str) -> ssl.SSLContext:
+    """Return what clients are offered, whatever OpenSSL is configured to offer on this machine."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    context.set_ciphers(CIPHERS)
+    context.set_ecdh_curve("prime256v1")  # some others take OpenSSL a second, which the client chooses
+    context.set_alpn_protocols([protocol])
+    return context
 
 
 def java_store(certificates: Iterable[bytes]) -> bytes:
