@@ -446,9 +446,9 @@ class AsyncRpcMethods:
         """Return the entries of `sandbox.credentials.inject`, without values."""
         return await self.call(methods.CREDENTIAL_LIST, CredentialListParams())
 
-    async def policy_close_ports(self, ports: Sequence[int]) -> ClosePortsResult:
+    async def policy_close_ports(self, ports: Sequence[int], *, page: str = "") -> ClosePortsResult:
         """Close ports of this machine for every command until the connection ends."""
-        return await self.call(methods.POLICY_CLOSE_PORTS, ClosePortsParams(tuple(ports)))
+        return await self.call(methods.POLICY_CLOSE_PORTS, ClosePortsParams(tuple(ports), page))
 
     async def policy_explain(
         self,

@@ -441,9 +441,9 @@ class RpcMethods:
         """Return the entries of `sandbox.credentials.inject`, without values."""
         return self.call(methods.CREDENTIAL_LIST, CredentialListParams())
 
-    def policy_close_ports(self, ports: Sequence[int]) -> ClosePortsResult:
+    def policy_close_ports(self, ports: Sequence[int], *, page: str = "") -> ClosePortsResult:
         """Close ports of this machine for every command until the connection ends."""
-        return self.call(methods.POLICY_CLOSE_PORTS, ClosePortsParams(tuple(ports)))
+        return self.call(methods.POLICY_CLOSE_PORTS, ClosePortsParams(tuple(ports), page))
 
     def policy_explain(
         self,

@@ -320,12 +320,14 @@ class _Steps:
         resolver = PinnedResolver(config.pins, SystemResolver())
         trusting = Trusting(policies, self.log)
         self.stack.callback(trusting.close)
+        closed_ports = ClosedPorts()
         notifying = Notifying(
             lambda: policies.own.now.policy.notify,
             safe_program,
             policies.places.could_be_written,
             self.log.warning,
             config.environment,
+            page=closed_ports.page,
         )
         self.stack.push_async_callback(notifying.aclose)
         events.listen(notifying.listen)
@@ -347,7 +349,6 @@ class _Steps:
             trust,
             lambda: (*observers.audit.directories(), os.path.join(config.home, STATE_DIRECTORY), *kept),
         )
-        closed_ports = ClosedPorts()
         parts = SessionParts(
             backend=platform.backend,
             planner=platform.planner,

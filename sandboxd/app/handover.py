@@ -202,6 +202,7 @@ class _Subscribed:
     violations: tuple[str | None, ...]
     settings: tuple[tuple[str | None, str | None], ...]
     closed_ports: tuple[int, ...]
+    page: str
 
     def on(self, record: ConnectionRecord) -> ConnectionRecord:
         return replace(
@@ -212,6 +213,7 @@ class _Subscribed:
             violations=self.violations,
             settings=self.settings,
             closed_ports=self.closed_ports,
+            page=self.page,
         )
 
 
@@ -222,7 +224,7 @@ def _subscriptions(parts: RunningDaemon, connection: RpcConnection) -> _Subscrib
         parts.prompts.is_watching(connection),
         parts.feed.subscribed(connection),
         parts.subscriptions.scopes(connection),
-        parts.closed_ports.of(connection),
+        *parts.closed_ports.of(connection),
     )
 
 
@@ -292,7 +294,7 @@ class TakingOver:
         for session_id in record.violations:
             parts.feed.subscribe(connection, session_id, violation_methods.tell)
         if record.closed_ports:
-            parts.closed_ports.close(connection, frozenset(record.closed_ports))
+            parts.closed_ports.close(connection, frozenset(record.closed_ports), record.page)
         for session_id, directory in record.settings:
             try:
                 parts.subscriptions.add(connection, session_id, directory, settings_methods.tell)

@@ -232,7 +232,7 @@ class PolicyQueries:
         addresses, closed = self._host_addresses(), self.closed_ports()
         return Explained(target, explain_host(policy, target, host_addresses=addresses, closed_ports=closed))
 
-    def close_ports(self, client: object, ports: Collection[int]) -> tuple[str, ...]:
+    def close_ports(self, client: object, ports: Collection[int], page: str = "") -> tuple[str, ...]:
         """Close ports of this machine for every command, also those that run; return where that is not possible.
 
         They stay closed until the client goes, or closes others. Raises HostError `ports_unclosable`."""
@@ -242,7 +242,7 @@ class PolicyQueries:
                 "macOS cannot close a port for commands that run",
                 hint="use sandboxd ui, or sandboxd prompts, in a terminal",
             )
-        self.closed_ports.close(client, frozenset(ports))
+        self.closed_ports.close(client, frozenset(ports), page)
         self._sessions.policy_changed()
         policies = (self._policies.own.now.policy, *(session.policy for session in self._sessions.all()))
         return tuple(dict.fromkeys(way for policy in policies for way in own_proxy_warnings(policy.network)))

@@ -94,17 +94,24 @@ class ClosedPorts:
     whose server ends with the connection to the daemon."""
 
     def __init__(self) -> None:
-        self._of: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()
+        self._of: WeakKeyDictionary[Any, tuple[frozenset[int], str]] = WeakKeyDictionary()
         self._now: frozenset[int] = frozenset()
 
     def __call__(self) -> frozenset[int]:
         return self._now
 
-    def close(self, client: object, ports: frozenset[int]) -> None:
-        """Close these ports and no others for this client; none ends it."""
-        self._of[client] = ports
-        self._now = frozenset().union(*self._of.values())
+    def close(self, client: object, ports: frozenset[int], page: str = "") -> None:
+        """Close these ports and no others for this client, which serves a page for questions there; none ends it."""
+        self._of.pop(client, None)
+        if ports:
+            self._of[client] = ports, page
+        self._now = frozenset().union(*(closed for closed, _ in self._of.values()))
 
-    def of(self, client: object) -> tuple[int, ...]:
-        """Return the ports that a client has closed."""
-        return tuple(sorted(self._of.get(client, ())))
+    def of(self, client: object) -> tuple[tuple[int, ...], str]:
+        """Return the ports that a client has closed, and the address of its page."""
+        ports, page = self._of.get(client, (frozenset(), ""))
+        return tuple(sorted(ports)), page
+
+    def page(self) -> str:
+        """Return the address of the newest page for questions, empty without one."""
+        return next((page for _, page in reversed(list(self._of.values())) if page), "")

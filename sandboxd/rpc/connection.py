@@ -82,6 +82,7 @@ class ConnectionRecord:
     violations: tuple[str | None, ...] = ()
     settings: tuple[tuple[str | None, str | None], ...] = ()
     closed_ports: tuple[int, ...] = ()
+    page: str = ""
     restricted: bool = False
     started: int = 0
     more_groups: tuple[int, ...] = ()

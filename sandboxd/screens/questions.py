@@ -63,6 +63,7 @@ class QuestionRow:
 class OutcomeRow:
     """A question that has ended, and how."""
 
+    request_id: str
     sentence: str
     outcome: str
 
@@ -140,5 +141,5 @@ class OpenQuestions:
             words = {"allow": "yes", "deny": "no"}[event.behavior]
             how = f"{words}, {event.scope}" if event.behavior == "allow" and event.scope else words
             why = ", ".join(filter(None, (event.text, event.by)))
-            ended = OutcomeRow(row.sentence, neutralise(f"{how}: {why}" if why else how))
+            ended = OutcomeRow(row.request_id, row.sentence, neutralise(f"{how}: {why}" if why else how))
             self.outcomes = (ended, *self.outcomes)[:KEPT_OUTCOMES]

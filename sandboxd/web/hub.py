@@ -69,6 +69,7 @@ class Hub:
         self._feeds: dict[str, asyncio.Task[None]] = {}
         self._history = History()
         self._questions = OpenQuestions()
+        self._has_questions = False
         self._cursor: str | None = None
         self._kept: dict[str, _Shared] = {}
         self.serving = False
@@ -77,12 +78,12 @@ class Hub:
     # the life of the page
 
     @contextlib.asynccontextmanager
-    async def closing(self, port: int) -> AsyncIterator[asyncio.Task[None]]:
-        """Close a port for commands; the task ends when no daemon keeps it closed any more.
+    async def closing(self, port: int, page: str) -> AsyncIterator[asyncio.Task[None]]:
+        """Close a port for commands and tell the address of the page; the task ends when no daemon keeps it closed.
 
         Raises SandboxdError when the daemon does not answer."""
-        await self._close(port)
-        following = asyncio.get_running_loop().create_task(self._follow(port), name="daemon")
+        await self._close(port, page)
+        following = asyncio.get_running_loop().create_task(self._follow(port, page), name="daemon")
         try:
             yield following
         finally:
@@ -93,11 +94,11 @@ class Hub:
             for box in (self._guard, self._box, self._asker):
                 await box.close()
 
-    async def _close(self, port: int) -> None:
-        self.warnings = (await self._guard.policy_close_ports((port,))).warnings
+    async def _close(self, port: int, page: str) -> None:
+        self.warnings = (await self._guard.policy_close_ports((port,), page=page)).warnings
         self.serving = True
 
-    async def _follow(self, port: int) -> None:
+    async def _follow(self, port: int, page: str) -> None:
         while True:
             with contextlib.suppress(SandboxdError):
                 async for _ in self._guard.notifications():  # there are none; it raises at the end of the connection
@@ -108,12 +109,12 @@ class Hub:
             for watcher in tuple(self._watchers):
                 watcher.cut()
             async with asyncio.timeout(AWAY_S):
-                await self._again(port)
+                await self._again(port, page)
 
-    async def _again(self, port: int) -> None:
+    async def _again(self, port: int, page: str) -> None:
         while not self.serving:
             try:
-                await self._close(port)
+                await self._close(port, page)
             except SandboxdError:
                 await asyncio.sleep(AGAIN_S)
 
@@ -153,6 +154,7 @@ class Hub:
             await box.close()
             if box is self._asker:
                 self._questions.restart(())
+                self._has_questions = False
 
     async def _begin_blocked(self) -> None:
         found = await self._box.violation_subscribe(since=self._cursor)
@@ -163,6 +165,7 @@ class Hub:
 
     async def _begin_questions(self) -> None:
         self._questions.restart((await self._asker.permission_subscribe()).open)
+        self._has_questions = True
         self._changed("questions")
 
     def _take(self, event: Notification) -> None:
@@ -252,7 +255,8 @@ class Hub:
         for one in self._questions.open:
             choices = [{**asdict(choice), "label": choice.label} for choice in one.choices if _may(choice, role)]
             rows.append({**asdict(one), "choices": choices, "left": max(0, round(one.expires_at - now))})
-        return {"open": rows, "outcomes": [asdict(one) for one in self._questions.outcomes]}
+        outcomes = [asdict(one) for one in self._questions.outcomes]
+        return {"open": rows, "outcomes": outcomes, "known": self._has_questions}
 
     async def _once(self, name: str, for_s: float, make: Callable[[], Awaitable[Any]]) -> Any:
         """Return an answer that serves all watchers for a time."""

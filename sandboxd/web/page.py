@@ -69,7 +69,7 @@ async def run(wanted: Wanted, started: Callable[[PageStart], None]) -> None:
         site = Site.of(wanted.address, port, is_secure=tls is not None, more=wanted.authorities)
         door, hub = _door(os.path.join(state, SAVED)), Hub(wanted.socket)
         async with contextlib.AsyncExitStack() as stack:
-            away = await stack.enter_async_context(hub.closing(port))
+            away = await stack.enter_async_context(hub.closing(port, site.url))
             app = application(hub, door, site)
             await stack.enter_async_context(serving(app, listener, tls))
             started_page = PageStart(site, door, fingerprint, hub.warnings)

@@ -197,6 +197,38 @@ async def test_a_rule_is_shown_before_it_is_written(opened: Opened, browser: Chr
         assert (await client.result("policy.explain", asked))["behavior"] == "allow"
 
 
+async def test_a_link_leads_to_its_question(opened: Opened, browser: Chromium, machine: FakeMachine) -> None:
+    """Without a secret: a browser that was not let in says how to log in, and goes on there once it is."""
+    shown = "document.activeElement.dataset.question"
+    async with opened.daemon.client() as client, opened.daemon.client_in_a_child() as agent:
+        session_id, _ = await start(client, machine, opened, "shop", "npm install")
+        tab = await browser.tab(opened.site.url, own=True)
+        await tab.wait("!document.getElementById('entry').hidden")
+        program = await opened.program(Role.ANSWER)
+        await program.result("permission.subscribe")
+        numbers = [ask(agent, session_id, f"{name}.test", "npm install") for name in ("one", "two")]
+        questions = [(await program.told())["params"]["request_id"] for _ in numbers]
+        await tab.value(f"location.hash = '{questions[1]}'")
+        assert await tab.value("document.getElementById('main').hidden")
+        await tab.value(f"""(async () => {{
+            const found = await post("/login", {{ token: "{opened.door.link(Role.ANSWER)}", name: "another tab" }});
+            const frame = document.body.appendChild(document.createElement("iframe"));
+            frame.contentWindow.localStorage.setItem("sandboxd-key", found.key);
+            frame.remove(); }})()""")
+        await tab.wait(f"{shown} === '{questions[1]}'")
+        await tab.press("1")
+        await tab.value(f"location.hash = '{questions[0]}'")
+        await tab.wait(f"{shown} === '{questions[0]}'")
+        await tab.press("n")
+        while (await agent.receive()).get("id") != numbers[0]:
+            pass
+        await tab.value(f"location.hash = '{questions[0]}'")
+        await tab.wait("document.getElementById('said').textContent.startsWith('This question was answered: no')")
+        assert await tab.value("location.href") == opened.site.url
+        assert await tab.value("document.querySelectorAll('[data-question]').length") == 1, "the other one waits"
+    assert tab.complaints == []
+
+
 @asynccontextmanager
 async def evil(opened: Opened) -> AsyncIterator[tuple[str, list[str]]]:
     """A page on another port of this machine, as a command's published server: same site, other origin."""

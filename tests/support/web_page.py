@@ -115,8 +115,9 @@ async def opened_page(
         listener = bound(address, 0)
         port = listener.getsockname()[1]
         hub, door = Hub(str(daemon.around.socket)), Door()
-        await stack.enter_async_context(hub.closing(port))
-        app = application(hub, door, Site.of(address, port, is_secure=tls is not None))
+        site = Site.of(address, port, is_secure=tls is not None)
+        await stack.enter_async_context(hub.closing(port, site.url))
+        app = application(hub, door, site)
         await stack.enter_async_context(serving(app, listener, tls))
         async with AsyncExitStack() as clients:
             yield Opened(daemon, app[PAGE], clients)

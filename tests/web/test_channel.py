@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -11,8 +13,10 @@ from aiohttp import web
 from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
 from sandboxd.web.access import METHODS, Role
 from sandboxd.web.channel import MOST_WAITING, PageChannel
+from support.daemon import running_daemon
 from support.fake_runtime import FakeMachine
-from support.web_page import Opened
+from support.waiting import wait_until_async
+from support.web_page import Opened, opened_page
 
 MARKUP = "<img src=x onerror=alert(1)>\"'&"
 
@@ -44,7 +48,7 @@ async def test_each_view_has_its_rows(opened: Opened) -> None:
         assert session["session_id"] == now["sessions"][0]["session_id"]
     assert (await channel.screen("policy"))["lists"]["allow host"] == "sandbox.network.allowedDomains"
     assert (await channel.screen("layers"))["sentence"]
-    assert await channel.screen("questions") == {"open": [], "outcomes": []}
+    assert await channel.screen("questions") == {"open": [], "outcomes": [], "known": False}
     assert await channel.refused("screen.show", {"view": "secrets"}) == "invalid_params"
     explained = await channel.result("screen.explain", {"text": "no.test:443"})
     assert explained["behavior"] == "ask" and "no.test" in explained["sentence"]
@@ -113,6 +117,32 @@ async def test_the_first_answer_counts_and_all_see_it(opened: Opened, key: str) 
         while (resolved := await bot.told())["method"] != "sandbox_permission_resolved":
             pass
         assert resolved["params"]["request_id"] == told["request_id"]
+
+
+async def test_programs_that_tell_of_questions_get_the_link(tmp_path: Path, machine: FakeMachine) -> None:
+    """As long as the page is open; it holds no secret, and leads nowhere but to a port that commands do not reach."""
+    shown = tmp_path / "shown"
+    program = ["/bin/sh", "-c", f'cat >> "{shown}"; echo "${{SANDBOXD_LINK-none}}" >> "{shown}"']
+    settings = {"sandbox": {"enabled": True, "prompts": {"notify": [program]}}}
+    async with running_daemon(settings=settings, assemble=machine.assemble) as daemon:
+        async with daemon.client() as agent:
+            cwd = str(daemon.around.project)
+
+            async def told(host: str, lines: int) -> tuple[Any, str]:
+                agent.request("permission.request", {"kind": "network", "host": host, "port": 443, "cwd": cwd})
+                await wait_until_async(lambda: shown.exists() and shown.read_text().count("\n") == lines)
+                facts, link = shown.read_text().splitlines()[-2:]
+                return json.loads(facts), link
+
+            async with opened_page(daemon) as page:
+                facts, link = await told("one.test", 2)
+                assert facts["link"] == link == f"{page.site.url}#{facts['request_id']}"
+                for address in ("https://evil.test/", f"http://a@127.0.0.1:{page.site.port}/", "http://h:1/#x", "x:1/"):
+                    asked = {"ports": [page.site.port], "page": address}
+                    assert (await agent.call("policy.close_ports", asked))["error"]["data"]["slug"] == "invalid_params"
+            await wait_until_async(lambda: not daemon.daemon.closed_ports.page())
+            facts, link = await told("two.test", 4)
+            assert "link" not in facts and link == "none"
 
 
 async def test_the_daemon_hears_of_no_watcher_that_cannot_answer(opened: Opened) -> None:

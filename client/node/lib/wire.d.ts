@@ -28,6 +28,7 @@ export interface CheckStepRecord {
 }
 export interface ClosePortsParams {
   ports: Array<number>;
+  page?: string;
 }
 export interface ClosePortsResult {
   ports: Array<number>;

@@ -35,6 +35,7 @@ from sandboxd_client.wire.params import ParamsError, encode
 
 MOST_CLOSED = 16
 """Ports that one connection can close."""
+_PAGE = re.compile(r"https?://(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})/")
 _FLAG = re.compile("[A-Za-z_-][A-Za-z0-9_-]{0,63}")
 
 
@@ -49,8 +50,11 @@ class PolicyMethods:
         """Close ports of this machine for every command, as long as the connection lasts."""
         if len(params.ports) > MOST_CLOSED or any(not 0 < port < 65536 for port in params.ports):
             raise ParamsError("ports", f"at most {MOST_CLOSED} numbers of ports", "others")
-        warnings = self.questions.close_ports(call.client, params.ports)
-        return ClosePortsResult(tuple(self.questions.closed_ports.of(call.client)), warnings)
+        page = _PAGE.fullmatch(params.page)
+        if params.page and (page is None or int(page[1]) not in params.ports):
+            raise ParamsError("page", "an address such as http://127.0.0.1:8443/ with one of the ports", "another text")
+        warnings = self.questions.close_ports(call.client, params.ports, params.page)
+        return ClosePortsResult(self.questions.closed_ports.of(call.client)[0], warnings)
 
     async def explain(self, call: MethodCall, params: ExplainParams) -> ExplainResult:
         """Return a decision. Raises CallerError for a malformed target."""

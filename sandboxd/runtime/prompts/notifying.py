@@ -28,6 +28,12 @@ _PASSED_ON: Final = (
     "HOME", "USER", "LOGNAME", "LANG", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "DBUS_SESSION_BUS_ADDRESS",
     "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "TMUX",
 )  # fmt: skip
+_SHOWN: Final = {
+    "text": "SANDBOXD_QUESTION",
+    "answer": "SANDBOXD_ANSWER",
+    "kind": "SANDBOXD_KIND",
+    "link": "SANDBOXD_LINK",
+}
 _VERBS: Final = {
     QuestionKind.NETWORK: "reach",
     QuestionKind.SANDBOX_OVERRIDE: "run outside the sandbox:",
@@ -44,7 +50,8 @@ class Notifying:
     """The programs that run for each question.
 
     `programs` are those of the settings in force. `find` is called in a thread with the name and the directories that
-    sessions write. `unseen` is called with a question that no program could tell of."""
+    sessions write. `page` returns the address of the page that answers questions, empty without one. `unseen` is called
+    with a question that no program could tell of."""
 
     def __init__(
         self,
@@ -54,6 +61,7 @@ class Notifying:
         log: Callable[..., object],
         environment: Mapping[str, str],
         clock: Callable[[], float] = time.monotonic,
+        page: Callable[[], str] = str,
     ) -> None:
         self._programs = programs
         self._find = find
@@ -61,6 +69,7 @@ class Notifying:
         self._log = log
         self._environment = {"PATH": _PATH, **{name: environment[name] for name in _PASSED_ON if name in environment}}
         self._clock = clock
+        self._page = page
         self._room = asyncio.Semaphore(AT_ONCE)
         self._told: deque[float] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -102,9 +111,9 @@ class Notifying:
             return not why
 
     async def _spawn(self, argv: Argv, asked: Asked) -> str:
-        facts = facts_of(asked)
-        shown = {"SANDBOXD_QUESTION": facts["text"], "SANDBOXD_ANSWER": facts["answer"], "SANDBOXD_KIND": facts["kind"]}
-        variables = {name: str(value)[:_LONGEST_VARIABLE].replace("\0", "") for name, value in shown.items()}
+        facts = facts_of(asked, self._page())
+        shown = {_SHOWN[name]: str(value) for name, value in facts.items() if name in _SHOWN}
+        variables = {name: value[:_LONGEST_VARIABLE].replace("\0", "") for name, value in shown.items()}
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv, cwd="/", env={**self._environment, **variables}, start_new_session=True,
@@ -124,8 +133,10 @@ class Notifying:
         return f"it ends with status {process.returncode}" if process.returncode else ""
 
 
-def facts_of(asked: Asked) -> dict[str, object]:
-    """Return what a program reads on standard input; each text is fit for display."""
+def facts_of(asked: Asked, page: str) -> dict[str, object]:
+    """Return what a program reads on standard input; each text is fit for display.
+
+    The link leads to the question on the page, for a browser that was let in there before. It holds no secret."""
     question = asked.question
     verb = _VERBS.get(question.kind, "write" if question.write else "read")
     return {
@@ -144,4 +155,5 @@ def facts_of(asked: Asked) -> dict[str, object]:
         "expires_at": asked.expires_at,
         "answer": "sandboxd prompts",
         "answer_remotely": f"sandboxd prompts --remote {socket.gethostname()}",
+        **({"link": f"{page}#{asked.request_id}"} if page else {}),
     }

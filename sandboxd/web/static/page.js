@@ -6,7 +6,7 @@ const KEY = "sandboxd-key";
 const VIEWS = ["now", "questions", "blocked", "policy", "layers"];
 const NARROW = { session_id: "", kind: "", text: "" };
 const state = { socket: null, view: "now", rows: null, role: "watch", number: 0, waiting: new Map(), blocked: null,
-  questions: null, wait: 250, open: new Set(), asked: new Set(), preview: null, explained: null };
+  questions: null, wait: 250, open: new Set(), asked: new Set(), preview: null, explained: null, wanted: "" };
 
 // Makes an element: attributes by name, handlers by functions, children as texts or elements.
 function el(name, attributes = {}, ...children) {
@@ -32,7 +32,17 @@ async function post(path, body) {
   return answer.json();
 }
 
+// Takes the question that the address names, which is no secret: programs that tell of questions have that link.
+function follow() {
+  const found = /^#(q-[0-9a-f]{16})$/.exec(location.hash);
+  if (!found) return;
+  history.replaceState(null, "", "/");
+  state.wanted = found[1];
+  if ($("main").hidden) state.view = "questions"; else show("questions");
+}
+
 async function begin() {
+  follow();
   const token = location.hash.slice(1);
   if (token.length > 20) {
     history.replaceState(null, "", "/");
@@ -42,6 +52,9 @@ async function begin() {
   }
   if (localStorage.getItem(KEY)) connect(); else askIn("not let in yet");
 }
+
+addEventListener("hashchange", follow);
+addEventListener("storage", (event) => { if (event.key === KEY && event.newValue && !$("entry").hidden) connect(); });
 
 function entered(found) { localStorage.setItem(KEY, found.key); say(""); }
 
@@ -155,6 +168,15 @@ function draw({ view, rows, badge }) {
   if (view !== state.view) return;
   state.rows = rows;
   redraw();
+  if (view === "questions" && state.wanted && rows.known) goTo(rows);
+}
+
+function goTo({ outcomes }) {
+  const card = $("panel").querySelector(`[data-question="${state.wanted}"]`);
+  const ended = outcomes.find((one) => one.request_id === state.wanted);
+  state.wanted = "";
+  if (card) { card.focus(); card.scrollIntoView({ block: "nearest" }); }
+  else say(ended ? `This question was answered: ${ended.outcome}` : "This question was answered or has ended.");
 }
 
 // Draws the view anew; what has the focus keeps it.
@@ -213,7 +235,7 @@ const DRAW = {
 
   questions({ open, outcomes }) {
     const cards = open.map((one) => {
-      const card = el("section", { class: "card", "aria-label": one.sentence, "data-question": one.request_id });
+      const card = el("section", { class: "card", "aria-label": one.sentence, "data-question": one.request_id, "data-key": one.request_id, tabindex: -1 });
       card.append(el("h2", {}, one.sentence), facts(one.facts),
         el("p", { class: "soft" }, `no answer in ${one.left} s means no`),
         el("div", { class: "row" }, one.choices.map((choice) =>

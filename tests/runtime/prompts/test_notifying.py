@@ -34,10 +34,10 @@ class Bell:
 
     def __init__(self, *programs: tuple[str, ...]) -> None:
         self.logged: list[dict[str, Any]] = []
-        self.now = 0.0
+        self.now, self.page = 0.0, ""
         self.notifying = Notifying(
             lambda: programs, self.find, tuple, lambda text, **more: self.logged.append(more),
-            {"HOME": "/h", "SECRET": "x"}, lambda: self.now,
+            {"HOME": "/h", "SECRET": "x"}, lambda: self.now, lambda: self.page,
         )  # fmt: skip
         self.prompts = Prompts(self.write, observe=self.notifying.listen, can_notify=self.notifying.can_tell)
         self.notifying.unseen = self.prompts.unseen
@@ -57,9 +57,11 @@ def show(file: Path, *words: str) -> tuple[str, ...]:
     return (sys.executable, "-c", SHOW, str(file), *words)
 
 
-async def test_a_program_gets_the_question_and_no_shell(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", ["", "https://127.0.0.1:8443/"])
+async def test_a_program_gets_the_question_and_no_shell(tmp_path: Path, page: str) -> None:
     file = tmp_path / "shown"
     bell = Bell(show(file, "$(touch x); `x`"), ("unsafe",))
+    bell.page = page
     asking = asyncio.create_task(bell.ask())
     await wait_until_async(lambda: file.exists() and file.read_text().endswith("]"))
     words, facts, environment = json.loads(file.read_text())
@@ -69,6 +71,9 @@ async def test_a_program_gets_the_question_and_no_shell(tmp_path: Path) -> None:
     assert environment["SANDBOXD_QUESTION"] == facts["text"] and environment["HOME"] == "/h"
     assert "SECRET" not in environment
     (asked,) = bell.prompts.open()  # it waits for a user who was told
+    link = f"{page}#{asked.request_id}" if page else None
+    assert facts.get("link", None) == link and environment.get("SANDBOXD_LINK") == link
+    assert ("link" in facts) is bool(page)
     bell.prompts.subscribe(self := object(), lambda subscriber, event: None)
     await bell.prompts.answer(self, asked.request_id, UserAnswer(True, GrantScope.ONCE), "me")
     assert await asking is Outcome.ANSWERED

@@ -37,9 +37,12 @@ class ExplainResult:
 
 @dataclass(frozen=True, slots=True)
 class ClosePortsParams:
-    """Ports of this machine, in place of those that the connection closed before."""
+    """Ports of this machine, in place of those that the connection closed before.
+
+    `page` is the address of a page for questions that is served on one of them."""
 
     ports: tuple[int, ...]
+    page: str = ""
 
 
 @dataclass(frozen=True, slots=True)
