@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.bindings.openssl.binding import Binding
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509 import ocsp
@@ -212,7 +213,7 @@ def test_old_protocols_and_weak_ciphers_are_not_spoken(shared: ServerContext) ->
             context.set_max_proto_version(SSL.TLS1_2_VERSION),
             context.set_cipher_list(b"ECDHE-ECDSA-AES128-SHA:@SECLEVEL=0"),
         ),
-        lambda context: SSL._lib.SSL_CTX_set1_curves_list(context._context, b"ffdhe8192"),
+        lambda context: Binding.lib.SSL_CTX_set1_curves_list(context._context, b"ffdhe8192"),
     ):
         with pytest.raises((TlsFault, SSL.Error)):
             connect(shared, SERVERS["plain"], prepare=prepare)

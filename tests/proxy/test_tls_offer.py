@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.bindings.openssl.binding import Binding
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from OpenSSL import SSL
@@ -33,7 +34,7 @@ class Pair:
 
     def __init__(self, context: ssl.SSLContext, prepare: Prepare, earlier: Pair | None = None) -> None:
         self.before = context.session_stats()["hits"]
-        self.own = SSL.Context(SSL.TLS_CLIENT_METHOD) if earlier is None else earlier.own
+        self.own: SSL.Context = SSL.Context(SSL.TLS_CLIENT_METHOD) if earlier is None else earlier.own
         prepare(self.own)
         self.client, self.proxy = SSL.Connection(self.own, None), TlsChannel(context, server_side=True)
         self.client.set_connect_state()
@@ -88,7 +89,7 @@ def cipher(name: str) -> Prepare:
 
 
 def groups(names: bytes) -> Prepare:
-    return lambda context: SSL._lib.SSL_CTX_set1_curves_list(context._context, names)
+    return lambda context: Binding.lib.SSL_CTX_set1_curves_list(context._context, names)
 
 
 def test_versions_ciphers_and_groups(authority: Authority) -> None:
@@ -143,7 +144,7 @@ def test_nothing_is_negotiated_again_or_early(authority: Authority) -> None:
         again.client.do_handshake()
 
     first = Pair(context, lambda own: None)
-    assert SSL._lib.SSL_SESSION_get_max_early_data(first.session._session) == 0
+    assert Binding.lib.SSL_SESSION_get_max_early_data(first.session._session) == 0
     first.end()
     assert Pair(context, lambda own: None, first).is_resumed
     for other in (authority.context_for(parse_host("also.test")), authority.context_for(OK, "h2")):

@@ -15,6 +15,7 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.bindings.openssl.binding import Binding
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.x509 import ocsp
 from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -75,7 +76,7 @@ class ServerContext:
         self.context.set_options(SSL.OP_NO_COMPRESSION | _NO_RENEGOTIATION)
         self.context.set_mode(_RELEASE_BUFFERS)
         self.context.set_cipher_list(CIPHERS)
-        SSL._lib.SSL_CTX_set1_curves_list(self.context._context, GROUPS)  # pyOpenSSL has no method for it
+        Binding.lib.SSL_CTX_set1_curves_list(self.context._context, GROUPS)  # pyOpenSSL has no method for it
         self.context.set_alpn_protos([name.encode("ascii") for name in offered])
         self.context.set_ocsp_client_callback(_check_proof)
         self.context.set_info_callback(_watch)
