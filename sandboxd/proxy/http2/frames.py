@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from h2.errors import ErrorCodes
+
 AT_ONCE: Final = 32
 """Most frames of a piece. A frame without content takes the library about 20 us."""
 MOST_BLOCK: Final = 65536
@@ -23,11 +25,16 @@ _DATA, _HEADERS, _SETTINGS, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = 0, 1, 4, 7,
 _SETTING: Final = struct.Struct(">HI")
 _KNOWN_SETTINGS: Final = frozenset({1, 2, 3, 4, 5, 6, 8})
 _END_HEADERS: Final = 4
+_ACK: Final = 1
 _LONGEST_HELD: Final = 16384
 
 
-class CostlyFrames(ConnectionResetError):
-    """Frames that end the connection, since they cost too much."""
+class BadFrames(ConnectionResetError):
+    """Frames that end the connection, with the code for the peer: mostly they cost too much."""
+
+    def __init__(self, text: str, code: ErrorCodes = ErrorCodes.ENHANCE_YOUR_CALM) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,7 @@ class FrameSplitter:
         self._block = self._useless = 0
 
     def split(self, data: bytes) -> Iterator[bytes | GoAway]:
-        """Yield pieces of at most `AT_ONCE` frames, and each GOAWAY in its place. Raises CostlyFrames."""
+        """Yield pieces of at most `AT_ONCE` frames, and each GOAWAY in its place. Raises BadFrames."""
         piece, place, frames = bytearray(), 0, 0
         while place < len(data):
             if self._left == 0:
@@ -97,16 +104,19 @@ class FrameSplitter:
         elif kind != _WINDOW_UPDATE:
             self._useless += 1
             if self._useless > MOST_USELESS:
-                raise CostlyFrames(f"more than {MOST_USELESS} frames without a request or content")
+                raise BadFrames(f"more than {MOST_USELESS} frames without a request or content")
         if kind in (_HEADERS, _CONTINUATION):
             self._block += self._left
             if self._block > MOST_BLOCK:
-                raise CostlyFrames(f"header block is longer than {MOST_BLOCK} bytes")
+                raise BadFrames(f"header block is longer than {MOST_BLOCK} bytes")
             if flags & _END_HEADERS:
                 self._block = 0
         elif kind in (_SETTINGS, _GOAWAY):
-            if self._left > _LONGEST_HELD or (kind == _GOAWAY and self._left < 8):
-                raise CostlyFrames("SETTINGS or GOAWAY frame has a wrong length")
+            least, most = (8, _LONGEST_HELD) if kind == _GOAWAY else (0, 0 if flags & _ACK else _LONGEST_HELD)
+            if not least <= self._left <= most:
+                raise BadFrames("SETTINGS or GOAWAY frame has a wrong length", ErrorCodes.FRAME_SIZE_ERROR)
+            if kind == _GOAWAY and int.from_bytes(head[5:], "big") & 0x7FFFFFFF:
+                raise BadFrames("GOAWAY frame is of a stream", ErrorCodes.PROTOCOL_ERROR)
             self._held = bytearray(head)
 
 

@@ -27,7 +27,7 @@ from sandboxd.proxy.http.http_origins import SAFE_TO_REPEAT, OriginStream, Tunne
 from sandboxd.proxy.http.http_target import Target, parse_tunnelled_target
 from sandboxd.proxy.http.message_body import NO_BODY, Framing
 from sandboxd.proxy.http.refusal_responses import denied_response, error_response
-from sandboxd.proxy.http2.frames import CostlyFrames, GoAway
+from sandboxd.proxy.http2.frames import BadFrames, GoAway
 from sandboxd.proxy.http2.heads import (
     Fields,
     answer_fields,
@@ -186,6 +186,8 @@ class _Http2Session:
             except Exception as error:
                 if isinstance(error, OSError | ProtocolError):
                     with contextlib.suppress(OSError):
+                        if isinstance(error, BadFrames):
+                            side.append(GoAway(self.newest if side is self.client else 0, error.code).render())
                         side.flush()
                         async with asyncio.timeout(self.limits.linger_s):
                             await side.drained(0)
@@ -247,7 +249,7 @@ class _Http2Session:
         host = self.tunnel.host
         if self.origin is not None and (fault := fault_of_tls(self.origin, error)) is not None:
             lost = fault
-        elif isinstance(error, ProtocolError | CostlyFrames):
+        elif isinstance(error, ProtocolError | BadFrames):
             lost = DialError("bad_answer", f"the answer of the server is not valid HTTP/2: {error}")
         elif isinstance(error, OSError):
             lost = DialError("connection_lost", f"{host} closed the connection without a complete answer")
@@ -295,7 +297,11 @@ class _Http2Session:
                 except HttpSyntaxError:
                     self._reset(exchange, ErrorCodes.PROTOCOL_ERROR)
             elif isinstance(event, events.StreamEnded):
-                self._end_flow(exchange, exchange.up)
+                up, framing = exchange.up, exchange.framing
+                if not up.done and framing is not NO_BODY and up.taken != framing.length:
+                    self._reset(exchange, ErrorCodes.PROTOCOL_ERROR)  # the library only compares at content
+                else:
+                    self._end_flow(exchange, up)
             elif isinstance(event, events.StreamReset):
                 self.resets += not exchange.answered
                 self._reset(exchange, event.error_code)

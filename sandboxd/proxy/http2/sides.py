@@ -21,7 +21,7 @@ from h2.stream import H2Stream
 
 from sandboxd.errors import DaemonError
 from sandboxd.proxy.fair_share import Share
-from sandboxd.proxy.http2.frames import MOST_BLOCK, CostlyFrames, FrameSplitter
+from sandboxd.proxy.http2.frames import MOST_BLOCK, BadFrames, FrameSplitter
 from sandboxd.proxy.http2.heads import Fields
 from sandboxd.proxy.streams.stream import Stream
 
@@ -86,10 +86,10 @@ class Side:
         return len(self._out) + self._sending
 
     def flush(self) -> None:
-        """Begin to send what the library has made. Raises CostlyFrames for a peer that reads no answers."""
+        """Begin to send what the library has made. Raises BadFrames for a peer that reads no answers."""
         self._collect()
         if self.unsent > MOST_REPLIES:
-            raise CostlyFrames("the peer reads no answers")
+            raise BadFrames("the peer reads no answers")
         if self._out and self.writer is None:
             self.writer = asyncio.create_task(self._write(), name="HTTP/2 writer")
 
