@@ -5,6 +5,8 @@ docs/prepared.md has the protocol and why it is safe."""
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -36,10 +38,21 @@ FREE_BYTES: Final = 256 << 20
 
 
 class PreparedSandbox:
-    """One sandbox, the observer of its launch until a command takes its place."""
+    """One sandbox, the observer of its launch until a command takes its place.
 
-    def __init__(self, wrap_id: str, plan: Plan, owner: object) -> None:
+    `files_hold` and `remove_made` are as those of `Command`."""
+
+    def __init__(
+        self,
+        wrap_id: str,
+        plan: Plan,
+        owner: object,
+        files_hold: Callable[[], bool] = lambda: True,
+        remove_made: Callable[[float], object] = lambda since: None,
+    ) -> None:
         self.wrap_id, self.plan, self.owner = wrap_id, plan, owner
+        self._files_hold, self._remove_made = files_hold, remove_made
+        self._claimed_at = math.inf
         self.is_over = False
         self._pid = 0
         self._inside: SandboxNetwork | None = None
@@ -79,6 +92,8 @@ class PreparedSandbox:
 
     def _leave(self) -> None:
         self.is_over = True
+        if not (self._is_complete or self._files_hold()):
+            self._remove_made(self._claimed_at)
         if self._expiry is not None:
             self._expiry.cancel()
 
@@ -108,11 +123,14 @@ class PreparedSandbox:
     # what the back end tells, until it is claimed
 
     def claimed(self, pid: int) -> None:
-        self._pid = pid
+        self._pid, self._claimed_at = pid, time.time()
         if self.is_over and self._handle is not None:
             self._handle.kill()
 
     def starting(self, inside: SandboxNetwork | None = None) -> Awaitable[None] | None:
+        if not self._files_hold():
+            self._leave()
+            raise LaunchError("mount_misplaced", "files have changed while the sandbox was made")
         self._inside, self._is_complete = inside, True
         return self._start()
 

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from sandboxd.backends.base import Backend, LaunchHandle, LaunchSpec, Observer, Prepare, SandboxNetwork
@@ -272,7 +273,9 @@ class SandboxSession:
         if why or prepare is None:
             raise HostError("prepare_unavailable", f"no sandbox is prepared: {why}", hint="wrap the command itself")
         *_, plan = await self._plan(request, policy)
-        one = PreparedSandbox(secrets.token_hex(16), plan, request.owner)
+        planner = self._parts.planner
+        holds, remove_made = partial(planner.holds, plan), partial(planner.remove_made, plan)
+        one = PreparedSandbox(secrets.token_hex(16), plan, request.owner, holds, remove_made)
         spec, handle = await prepare(one.wrap_id, plan, one)
         one.attach(spec, handle)
         if self.closed:

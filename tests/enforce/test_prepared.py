@@ -261,6 +261,33 @@ def test_a_change_since_then_takes_the_usual_way(daemon: DaemonProcess) -> None:
     assert wrong == {}
 
 
+REMOVED = (
+    READY
+    + r"""
+from sandboxd_client.running.prepared import Prepared, _Key, inherited
+with Client(autostart=False, prepare=False) as box:
+    for path, act in (("file", os.unlink), ("kept", os.stat), ("directory", os.rmdir)):
+        path = os.path.join(work, path)
+        os.mkdir(path) if act is os.rmdir else open(path, "w").close()
+        opened = box.session_open(cwd=work, settings={"sandbox": {"filesystem": {"denyRead": [path]}}})
+        where = {"cwd": work, "session_id": opened.session_id}
+        wrap = box.call(WRAP, WrapParams(argv=("prepared",), prepare=True, **where))
+        act(path)
+        one = Prepared(wrap, _Key(work, opened.session_id), 0, inherited())
+        while one.is_there and not box.status().prepared: time.sleep(0.005)
+        there = os.path.exists(path)
+        print(there, one.is_there, box.wrap(argv=["true"], prepared=wrap.wrap_id, **where).prepared)
+        one.drop()
+"""
+)
+
+
+def test_nothing_denied_comes_back_empty(daemon: DaemonProcess) -> None:
+    done = daemon.python(REMOVED, cwd=daemon.identity.workspace)
+    expected = ["False False False", "True True True", "False False False"]
+    assert done.stdout.splitlines() == expected, done.stderr
+
+
 ENDS = (
     READY
     + r"""
