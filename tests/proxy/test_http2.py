@@ -26,7 +26,7 @@ from sandboxd.proxy.credentials.request_heads import Secret
 from sandboxd.proxy.http2.frames import PREFACE, FrameSplitter, GoAway
 from sandboxd.proxy.tls.authority import Authority
 from support.http2 import Message, Peer, echo, http2_origin, secure
-from support.proxies import SETTINGS, Proxies, finish, rules, running_proxies
+from support.proxies import SETTINGS, Proxies, finish, rules, running_proxies, scripted_origin
 from support.waiting import wait_until_async
 
 TLS = Path(__file__).with_name("tls")
@@ -183,6 +183,41 @@ async def test_both_directions_flow_at_once(authority: Authority) -> None:
         await client.answer(number)
         assert message.trailers == {"grpc-status": "0"} and message.reset is None
         assert origin.peers[0].streams[1].trailers == {"x-sum": "1"}
+
+
+async def test_requests_go_through_a_parent_proxy(authority: Authority) -> None:
+    """Which sees TLS only, and alone knows the name."""
+    asked: list[bytes] = []
+
+    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                assert b"/me/" not in data
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0])
+        far = await asyncio.open_connection("127.0.0.1", origin.port)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await asyncio.gather(pipe(reader, far[1]), pipe(far[0], writer))
+
+    async with (
+        http2_origin(echo, SERVER) as origin,
+        scripted_origin(tunnel) as parent,
+        running_proxies(
+            network=NETWORK, authority=authority, parent=f"http://127.0.0.1:{parent.port}", pinned=()
+        ) as proxies,
+        connected(proxies, authority, 443) as client,
+    ):
+        body = b"b" * 200_000
+        asking = {client.ask("GET", path, "ok.test"): status for path, status in (("/me/a", "200"), ("/you", "403"))}
+        asking[upload := client.ask("POST", "/me/up", "ok.test", end=False)] = "200"
+        await client.send(upload, body)
+        assert {number: (await client.answer(number)).status for number in asking} == asking
+        assert client.streams[upload].body == body and asked == [b"CONNECT ok.test:443 HTTP/1.1"]
+        assert origin.requests == ["GET /me/a", "POST /me/up"] and proxies.names.asked == []
 
 
 async def test_a_slow_reader_slows_its_sender(authority: Authority) -> None:

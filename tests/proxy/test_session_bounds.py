@@ -8,6 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from ipaddress import ip_address
+from typing import Any
 
 import pytest
 
@@ -44,20 +45,32 @@ async def plain(proxies: Proxies, port: int) -> Wire:
     return wire
 
 
+def parent(port: int) -> dict[str, Any]:
+    """A parent proxy, which alone knows names."""
+    return {"parent": f"http://127.0.0.1:{port}", "pinned": ()}
+
+
+@pytest.mark.parametrize("through", [False, True], ids=["direct", "through a parent proxy"])
 @pytest.mark.parametrize("enter", [connect, socks, plain])
 async def test_not_more_than_the_limit_goes_out(
-    enter: Callable[[Proxies, int], Awaitable[Wire]],
+    enter: Callable[[Proxies, int], Awaitable[Wire]], through: bool
 ) -> None:
     received: list[int] = []
 
     async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         place = len(received)
+        if through and enter is not plain:  # what is said to the parent proxy itself does not count
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"CONNECT ok.test:")
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         received.append(0)
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(65536):
                 received[place] += len(data)
 
-    async with scripted_origin(count) as origin, running_proxies("ok.test", network=LIMITED) as proxies:
+    async with (
+        scripted_origin(count) as origin,
+        running_proxies("ok.test", network=LIMITED, **(parent(origin.port) if through else {})) as proxies,
+    ):
         reader, writer = await enter(proxies, origin.port)
         writer.write(b"x" * 200_000)
         with contextlib.suppress(ConnectionError):

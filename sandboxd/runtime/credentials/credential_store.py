@@ -29,6 +29,7 @@ SHORTEST: Final = 8
 LONGEST: Final = 8192
 MOST_FILE: Final = 1 << 20
 MOST_GIVEN: Final = 1000
+SECRET_TOOL: Final = "/usr/bin/secret-tool"
 _PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin:/opt/homebrew/bin"
 _PASSED_ON: Final = (
     "HOME",
@@ -184,7 +185,7 @@ class CredentialStore:
 def _keyring(service: str, user: str) -> tuple[str, ...]:
     if sys.platform == "darwin":
         return ("/usr/bin/security", "find-generic-password", "-s", service, "-a", user, "-w")
-    return ("/usr/bin/secret-tool", "lookup", "service", service, "username", user)
+    return (SECRET_TOOL, "lookup", "service", service, "username", user)
 
 
 def _state(path: str) -> tuple[int, ...]:

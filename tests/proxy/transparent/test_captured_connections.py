@@ -6,6 +6,7 @@ What programs see in whole sandboxes is in tests/enforce/test_capture.py.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
@@ -24,13 +25,13 @@ from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
 from sandboxd.backends.linux.network.netlink import Family
 from sandboxd.plan.network import NetworkPlan
 from sandboxd.policy.decision import Behavior, Decision, Reason
-from sandboxd.policy.hosts.host_patterns import Host, IPAddress
-from sandboxd.policy.model import PortRange
+from sandboxd.policy.hosts.host_patterns import Host, HostPattern, IPAddress
+from sandboxd.policy.model import NetworkPolicy, PortRange, UploadRule
 from sandboxd.proxy.transparent import captured_connections
 from support.greetings import client_hello
 from support.namespaces import namespace_worker, network_namespace
 from support.ports import closed_port
-from support.proxies import Proxies, running_proxies, scripted_origin
+from support.proxies import SETTINGS, Proxies, running_proxies, scripted_origin
 from support.waiting import wait_until_async
 
 EVERYTHING = Ability(Reach.EVERY_PORT, (Family.V4, Family.V6))
@@ -172,6 +173,35 @@ async def test_a_denial_while_it_waits_for_its_program(worker: NamespaceWorker, 
         assert proxies.server.recheck() == 1
         with pytest.raises(ConnectionResetError):
             await box.exchange(box.address("ok.test"), origin.port)
+
+
+async def test_a_limit_of_bytes_holds(worker: NamespaceWorker, fresh: int) -> None:
+    """All that it allows leaves, and no more: by a connection that is made at once, and by one that waits."""
+    received: list[int] = []
+
+    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                received.append(len(data))
+                if sum(received) == 40_000:
+                    writer.write(b"so far")
+
+    network = NetworkPolicy(uploads=(UploadRule(HostPattern.parse("ok.test"), 100_000, SETTINGS),))
+    async with (
+        scripted_origin(count) as origin,
+        running_proxies("ok.test", network=network) as proxies,
+        sandbox(worker, fresh, proxies) as box,
+    ):
+        reader, writer = await box.connect(box.address("ok.test"), origin.port)
+        writer.write(b"x" * 40_000)
+        assert await reader.readexactly(6) == b"so far"
+        writer.close()
+        assert await box.ask(box.address("ok.test"), origin.port) == 0
+        with pytest.raises(ConnectionResetError):
+            await box.exchange(box.address("ok.test"), origin.port, b"x" * 200_000)
+        await wait_until_async(lambda: sum(received) == 100_000, "all that is allowed has come")
+        assert await box.ask(box.address("ok.test"), origin.port) == errno.EACCES
+        assert {one.decision.reason for one in proxies.blocked} == {Reason.UPLOAD_LIMIT}
 
 
 async def test_a_question_is_waited_for(worker: NamespaceWorker, fresh: int) -> None:

@@ -61,6 +61,24 @@ async def test_a_value_that_no_header_can_hold_is_refused(value: str) -> None:
     assert not value or (value not in found.message and value not in given.value.message)
 
 
+async def test_a_keyring_is_asked_by_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a program like secret-tool of libsecret, which ends with 1 where the keyring has no such entry."""
+    tool, asked = tmp_path / "secret-tool", tmp_path / "asked"
+    tool.write_text(f'#!/bin/sh\necho "$*" >> {asked}\n[ "$3 $5" = "example me" ] && printf value-of-it\n')
+    tool.chmod(0o755)
+    monkeypatch.setattr("sandboxd.runtime.credentials.credential_store.SECRET_TOOL", str(tool))
+    monkeypatch.setattr("sys.platform", "linux")
+    now, store = [0.0], CredentialStore({}, clock=lambda: now[0])
+    mine, other = (CredentialSource(SourceKind.KEYRING, ("example", user)) for user in ("me", "you"))
+    assert await store.value(mine) == await store.value(mine) == b"value-of-it"
+    assert asked.read_text() == "lookup service example username me\n"
+    found = await fault(store, other)
+    assert found.slug == "credential_missing" and "ends with status 1" in found.message
+    assert "keyring:example/you" in found.message and found.hint
+    now[0] += LIFETIME_S + 1
+    assert await store.value(mine) == b"value-of-it" and asked.read_text().count("username me") == 2
+
+
 async def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
     store, path = CredentialStore({}), tmp_path / "token"
     assert (await fault(store, file(path))).slug == "credential_missing"
