@@ -44,6 +44,10 @@ METHOD_GROUPS: Final = {
 """Groups of methods, each with the end that a path must have. A push posts to `/git-receive-pack`."""
 OVERRIDES: Final = frozenset({b"x-http-method-override", b"x-http-method", b"x-method-override"})
 """Headers by which some servers take another method than that of the request line."""
+ECHOED: Final = frozenset({"TRACE", "TRACK"})
+"""Methods whose answer repeats the request."""
+REROUTES: Final = frozenset({b"x-original-url", b"x-rewrite-url", b"x-original-uri"})
+"""Headers by which some servers take another path."""
 
 _METHOD: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
 _ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -55,20 +59,22 @@ _DOTS: Final = re.compile(r"(?:^|/)\.{1,2}(?:[;/]|$)")
 class HttpRequest:
     """A request as far as rules see it.
 
-    `path` has no query. `overridden`: a header overrides the method. `hides`: it asks for another protocol than
-    WebSocket, in which further requests could not be seen."""
+    `path` has no query. Headers override the method (`overridden`) or the path (`rerouted`). `hides`: it asks for
+    another protocol than WebSocket, in which further requests could not be seen."""
 
     method: str
     path: str
     overridden: bool = False
     hides: bool = False
+    rerouted: bool = False
 
     @classmethod
     def of(cls, method: str, target: bytes, names: Sequence[bytes] = (), upgrades: Sequence[bytes] = ()) -> HttpRequest:
         """Make it of a target, a path with or without a query, names of headers, and values of Upgrade."""
         path = target.partition(b"?")[0].decode("latin-1")
-        overridden = any(name.lower() in OVERRIDES for name in names)
-        return cls(method, path, overridden, any(value.strip().lower() != b"websocket" for value in upgrades))
+        known = {name.lower().replace(b"_", b"-") for name in names}  # many servers read both alike
+        hides = any(value.strip().lower() != b"websocket" for value in upgrades)
+        return cls(method, path, not known.isdisjoint(OVERRIDES), hides, not known.isdisjoint(REROUTES))
 
 
 class RequestRuleError(ValueError):
@@ -147,6 +153,8 @@ def decide_request(network: NetworkPolicy, host: Host, port: int, request: HttpR
         return _refusal(Reason.REQUEST_UNSEEN, f"{about} asks for a protocol in which requests cannot be seen")
     if request.overridden and any(rule.operations for rule in rules):
         return _refusal(Reason.REQUEST_UNCLEAR, f"{about} has a header that overrides its method")
+    if request.rerouted and any(rule.paths for rule in rules):
+        return _refusal(Reason.REQUEST_UNCLEAR, f"{about} has a header that overrides its path")
     readings: Sequence[str] = ("/",)
     if any(rule.paths or any(end for _, end in rule.operations) for rule in rules):
         unclear = why_unclear(request.path)
@@ -186,7 +194,7 @@ def _refusal(reason: Reason, text: str, rule: RequestRule | None = None) -> Deci
 _HINTS: Final = {
     Reason.REQUEST_DENIED: "see the rules for requests: sandboxd settings show sandbox.network.requests",
     Reason.REQUEST_UNSEEN: "use HTTP/1.1 without an upgrade, or WebSocket",
-    Reason.REQUEST_UNCLEAR: "send a plain path, without dot segments and double encoding, and no method override",
+    Reason.REQUEST_UNCLEAR: "send a plain path, without dot segments, double encoding and overriding headers",
 }
 
 
@@ -215,11 +223,12 @@ def readings_of(path: str) -> tuple[str, ...]:
 
 def credentials_for(network: NetworkPolicy, host: Host, port: int, request: HttpRequest) -> tuple[CredentialRule, ...]:
     """Return the credentials that a request to a host may get: only where every reading of its path is listed."""
-    if not network.credentials or request.hides or request.method.upper() == "TRACE":  # TRACE returns the head
+    if not network.credentials or request.hides or request.method.upper() in ECHOED:
         return ()
     found = []
     for rule in compile_rules(network.credentials).match_any_port(host):
         suits = rule.pattern.port in (None, port) and not (request.overridden and rule.operations)
+        suits = suits and not (request.rerouted and rule.paths)
         if suits and (rule.paths or any(end for _, end in rule.operations)):
             readings = () if why_unclear(request.path) else readings_of(request.path)
             suits = bool(readings) and all(_matches(rule, request.method, path) for path in readings)

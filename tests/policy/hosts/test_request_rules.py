@@ -14,13 +14,20 @@ from hypothesis import strategies as st
 from sandboxd.policy.build import evaluate
 from sandboxd.policy.decision import Behavior, Reason
 from sandboxd.policy.hosts.host_decisions import decide_host, decide_name
-from sandboxd.policy.hosts.host_patterns import parse_host
-from sandboxd.policy.hosts.request_rules import HttpRequest, decide_request, readings_of, why_unclear
-from sandboxd.policy.model import NetworkPolicy
+from sandboxd.policy.hosts.host_patterns import HostPattern, parse_host
+from sandboxd.policy.hosts.request_rules import (
+    HttpRequest,
+    credentials_for,
+    decide_request,
+    parse_operations,
+    readings_of,
+    why_unclear,
+)
+from sandboxd.policy.model import CredentialRule, CredentialSource, NetworkPolicy, SourceKind
 from sandboxd.policy.paths.rule_paths import PathScope
 from sandboxd.settings.layer import layer_from_values
 from sandboxd.settings.merge import merge
-from sandboxd.settings.origins import Source
+from sandboxd.settings.origins import BUILT_IN, Source
 
 API = parse_host("api.test")
 RULES = [
@@ -107,6 +114,32 @@ def test_a_header_that_overrides_the_method_is_refused() -> None:
     rule = {"host": "api.test", "action": "allow", "paths": ["/repos/**"]}
     decision = decide_request(network(rule), API, 443, request)
     assert decision is not None and decision.allowed, "methods play no part for this host"
+
+
+@pytest.mark.parametrize(
+    ("rule", "method", "names", "suits"),
+    [
+        ({"paths": ["/a/**"]}, "GET", [b"Accept", b"X-Url"], True),
+        ({"paths": ["/a/**"]}, "GET", [b"X-Original-URL"], False),
+        ({"paths": ["/a/**"]}, "GET", [b"x_rewrite_url"], False),
+        ({"methods": ["GET"]}, "GET", [b"X-Original-URL"], True),
+        ({"methods": ["GET"]}, "GET", [b"X_HTTP_Method_Override"], False),
+        ({}, "TRACK", [], False),
+        ({}, "trace", [], False),
+        ({}, "GET", [b"X-Original-URL"], True),
+    ],
+)
+def test_headers_that_override_get_no_credential(
+    rule: dict[str, list[str]], method: str, names: list[bytes], suits: bool
+) -> None:
+    request, paths = HttpRequest.of(method, b"/a/b", names), tuple(rule.get("paths", ()))
+    operations = parse_operations(rule.get("methods", ()))
+    pattern, source = HostPattern.parse("api.test"), CredentialSource(SourceKind.ENV, ("A",))
+    found = CredentialRule(pattern, source, BUILT_IN, operations=operations, paths=paths)
+    assert bool(credentials_for(NetworkPolicy(credentials=(found,)), API, 443, request)) is suits
+    if rule:
+        decision = decide_request(network({"host": "api.test", "action": "allow", **rule}), API, 443, request)
+        assert decision is not None and decision.allowed is suits
 
 
 def test_a_host_without_rules_is_decided_by_its_name() -> None:
