@@ -201,7 +201,10 @@ async def test_requests_go_through_a_parent_proxy(authority: Authority) -> None:
         asked.append((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0])
         far = await asyncio.open_connection("127.0.0.1", origin.port)
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        await asyncio.gather(pipe(reader, far[1]), pipe(far[0], writer))
+        try:
+            await asyncio.gather(pipe(reader, far[1]), pipe(far[0], writer))
+        finally:
+            await finish(far[1])
 
     async with (
         http2_origin(echo, SERVER) as origin,
