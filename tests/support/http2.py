@@ -173,7 +173,12 @@ class Http2Origin:
 
 @contextlib.asynccontextmanager
 async def http2_origin(
-    serve: Serve, certificate: Path, *protocols: str, settings: Settings = EMPTY, authority: Path | None = None
+    serve: Serve,
+    certificate: Path,
+    *protocols: str,
+    settings: Settings = EMPTY,
+    authority: Path | None = None,
+    takes: bool = True,
 ) -> AsyncIterator[Http2Origin]:
     """A server that calls `serve` with each event of a stream; it wants certificates of an `authority`."""
     context = secure(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), *protocols)
@@ -183,7 +188,7 @@ async def http2_origin(
         context.verify_mode = ssl.CERT_REQUIRED
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = Peer((reader, writer), serves=True, settings=settings)
+        peer = Peer((reader, writer), serves=True, takes=takes, settings=settings)
 
         async def on(number: int, message: Message, event: Event) -> None:
             await serve(peer, number, message, event)
