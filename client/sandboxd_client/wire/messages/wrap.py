@@ -96,7 +96,7 @@ class WrapOutcomeResult:
 
     started: bool  # False: the sandbox failed, `reason` says why, and no command ran
     exited: bool
-    status: int | None  # 128+N for signal N; None while it runs or when it never ran
+    status: int | None  # 128+N for signal N; None while it runs, when it never ran or unknown
     reason: str | None  # of a failure, or of an incomplete clean-up
     violations: tuple[ViolationRecord, ...] = ()
     hint: str = ""
