@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import random
 import shutil
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -525,3 +527,29 @@ async def test_dangling_links_in_a_git_directory_count_as_absent(host: HostFacts
     facts = await host.answer(needs(tmp_path))
     found = [one.path for one in facts.scans[str(tmp_path)].git_dirs]
     assert found == [f"{tmp_path}/.git", f"{tmp_path}/.git/modules/sub"]
+
+
+async def test_patterns_name_what_bash_names(host: HostFacts, tmp_path: Path) -> None:
+    """Random patterns in a tree with links. A match is where it really stands; `**` at the end is no search here."""
+    for name in ("a/b/c/f", "a/b/.h/f", "a/f", "b/a/f", "b/c/a/b", "c/[a]/f", "c/a*/f", "c/d e/f"):
+        write(tmp_path / name)
+    for link, target in (("l", "a"), ("a/b/up", "../../b"), ("b/self", "."), ("b/none", "x"), ("a/file", "f")):
+        (tmp_path / link).symlink_to(target)
+    chance = random.Random(0)
+    parts = "a b c l up self f * ** ? a* [ab] [!a] .h .* [*] [[]a] *e".split()
+    patterns = {"/".join(chance.choices(parts, k=chance.randint(1, 4))) for _ in range(400)}
+    texts = sorted(f"{tmp_path}/{one}" for one in patterns if set(one) & set("*?[") and not one.endswith("**"))
+    script = 'IFS=; while read -r one; do printf "%s\\0" "$one" $one; printf "\\0"; done'
+    done = subprocess.run(
+        ["bash", "-O", "globstar", "-O", "nullglob", "-O", "dotglob", "-c", script],
+        input="\n".join(texts) + "\n", stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    named = [row.split("\0") for row in done.stdout.removesuffix("\0\0").split("\0\0")]
+    facts = await host.answer(HostQueries(globs=tuple(texts)))
+    wrong = []
+    for text, *found in named:
+        wanted = {os.path.join(os.path.realpath(os.path.dirname(one)), os.path.basename(one)) for one in found}
+        got = {one.path for one in facts.globs[text]}
+        if got != wanted:
+            wrong.append((text.removeprefix(str(tmp_path)), sorted(got - wanted), sorted(wanted - got)))
+    assert not wrong, "\n".join(map(str, wrong[:10])) + f"\n{len(wrong)} of {len(named)}"
