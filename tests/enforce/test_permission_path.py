@@ -9,18 +9,24 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.daemons import DaemonProcess
+from support.daemons import DaemonProcess, StartDaemon
+from support.origin import Origin
 from support.terminal import Terminal
 from support.users import CHECKOUT
+from support.waiting import wait_until
+
+
+def terminal(daemon: DaemonProcess, command: str, **changes: str) -> Terminal:
+    identity = daemon.identity
+    ids = (f"--reuid={identity.uid}", f"--regid={identity.gid}", "--clear-groups")
+    argv = [*(() if identity.is_me else ("setpriv", *ids)), *identity.command(command)]
+    return Terminal(argv, env=daemon.environment(**changes), cwd=identity.workspace)
 
 
 @pytest.fixture
 def desk(daemon: DaemonProcess) -> Iterator[Terminal]:
     """`sandboxd prompts`, in which a user answers."""
-    identity = daemon.identity
-    ids = (f"--reuid={identity.uid}", f"--regid={identity.gid}", "--clear-groups")
-    argv = [*(() if identity.is_me else ("setpriv", *ids)), *identity.command("prompts")]
-    with Terminal(argv, env=daemon.environment(), cwd=identity.workspace) as opened:
+    with terminal(daemon, "prompts") as opened:
         opened.expect("waiting for questions")
         yield opened
 
@@ -62,6 +68,33 @@ def test_a_run_without_a_terminal_is_answered_in_another(daemon: DaemonProcess, 
     assert local(daemon) == {"sandbox": {"excludedCommands": [f"touch {file}"]}}
     file.unlink()
     assert daemon.run("run", "--decide", "--", "touch", str(file)).returncode == 0 and file.exists()
+
+
+def test_the_screen_shows_what_was_blocked_and_answers(start_daemon: StartDaemon, origin: Origin) -> None:
+    """In `sandboxd ui`: a host that a rule refuses, and a question after whose answer the command goes on."""
+    names = {"ok.test": "127.0.0.1", "denied.test": "127.0.0.1"}
+    daemon = start_daemon(resolve=names, settings={"sandbox": {"network": {"deniedDomains": ["denied.test"]}}})
+    line = f"curl -sS -o /dev/null -w '%{{http_code}} ' {origin.url('denied.test')}; curl -sS {origin.url('ok.test')}"
+    with terminal(daemon, "ui", TERM="xterm-256color", NO_COLOR="1") as screen:
+        screen.resize(24, 80)
+        screen.expect("0 running")
+        with begin(daemon, "-c", line) as running:
+            screen.expect("1 question")
+            screen.press("3")
+            screen.expect(r"network: rule denied\.test")
+            screen.press("2")
+            screen.expect(rf"May a command reach ok\.test:{origin.port}\?")
+            screen.expect(r"\[y\] yes, once")
+
+            def answered() -> bool:
+                screen.press("y")  # the first may be too early: the question has just appeared
+                return running.poll() is not None
+
+            wait_until(answered)
+            assert running.communicate()[0] == f"403 {origin.body.decode()}"
+        screen.press("q")
+        assert screen.wait() == 0
+    assert [host for _, _, host in origin.requests] == [f"ok.test:{origin.port}"]
 
 
 AGENT = """
