@@ -21,7 +21,7 @@ from sandboxd_client import SandboxdError
 Job = Callable[[], Coroutine[Any, Any, None]]
 """Something to do in the background, begun there: one whose turn never comes leaves no coroutine behind."""
 DRAW_S = 0.02
-"""Seconds in which changes are drawn at once; after a drawing that took long, four times that, so that keys count."""
+"""Seconds from one drawing of changes to the next; after one that took long, four times that, so that keys count."""
 SETTLE_S = 0.4
 """Seconds for which keys do not answer a question that took the place of another one by itself."""
 
@@ -46,7 +46,8 @@ class ScreenApp(App[int]):
         self.feed = ScreenFeed(self.changed, socket, autostart=autostart, cwd=cwd)
         self._parts: set[str] = set()
         self._due = self._falling = False
-        self._drawn_in = 0.0
+        self._next = 0.0
+        """The time at which changes may be drawn again."""
 
     def on_mount(self) -> None:
         self.show_bar()
@@ -66,11 +67,16 @@ class ScreenApp(App[int]):
         view.ask()
 
     def changed(self, part: str) -> None:
-        """Draw a part of the feed soon, together with what changes until then."""
+        """Draw a part of the feed at once, or soon after another drawing, together with what changes until then."""
         self._parts.add(part)
-        if not self._due:
-            self._due = True
-            self.set_timer(max(DRAW_S, 4 * self._drawn_in), self._draw)
+        if self._due:
+            return
+        self._due = True
+        wait_s = self._next - time.monotonic()
+        if wait_s > 0:
+            self.set_timer(wait_s, self._draw)
+        else:
+            self.call_next(self._draw)
 
     def _draw(self) -> None:
         parts, self._parts, self._due = self._parts, set(), False
@@ -81,7 +87,8 @@ class ScreenApp(App[int]):
         view = self.active
         if parts & set(view.PARTS):
             view.show()
-        self._drawn_in = time.monotonic() - begun
+        now = time.monotonic()
+        self._next = now + max(DRAW_S, 4 * (now - begun))
         asking = {view} if "policy" in parts and view.id == "policy" else set()
         if "link" in parts and not self.feed.trouble:
             asking |= {view, self.query_one("#now", View)}
