@@ -13,10 +13,17 @@ import ssl
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import DataReceived, RequestReceived, StreamEnded
+from h2.settings import SettingCodes
 
 from bench.network import BUFFER, MEGABYTE, NAME, child, tuned
 from bench.private_daemon import Bench
@@ -25,11 +32,13 @@ from bench.timing import in_turns, median, ms
 
 CONNECTIONS = 1000
 """Fewer than a command may have (`MOST_TLS`)."""
+WINDOW = 4 << 20
+"""Of the client of HTTP/2."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsStand:
-    """Ports of origin and proxies, the proxies' process, and what the client trusts with each.
+    """Ports of origin and proxies, the processes of both, and what the client trusts with each.
 
     TLS ends in the first proxy. In the second it would for another host, and in the third for none."""
 
@@ -37,21 +46,28 @@ class TlsStand:
     http: int
     beside: int
     without: int
+    origin_pid: int
     pid: int
     directory: Path
 
-    def direct(self) -> ssl.SSLSocket:
+    def direct(self, *protocols: str) -> ssl.SSLSocket:
         sock = tuned(socket.create_connection(("127.0.0.1", self.origin)))
-        return self._context("origin").wrap_socket(sock, server_hostname=NAME)
+        return self._context("origin", *protocols).wrap_socket(sock, server_hostname=NAME)
 
-    def through(self, port: int = 0) -> ssl.SSLSocket:
+    def through(self, port: int = 0, *protocols: str) -> ssl.SSLSocket:
         sock = tuned(socket.create_connection(("127.0.0.1", port or self.http)))
         sock.sendall(b"CONNECT %b:%d HTTP/1.1\r\n\r\n" % (NAME.encode(), self.origin))
         assert sock.recv(4096).startswith(b"HTTP/1.1 200 ")
-        return self._context("origin" if port else "proxy").wrap_socket(sock, server_hostname=NAME)
+        return self._context("origin" if port else "proxy", *protocols).wrap_socket(sock, server_hostname=NAME)
 
-    def _context(self, authority: str) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=str(self.directory / f"{authority}.pem"))
+    def _context(self, authority: str, *protocols: str) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(self.directory / f"{authority}.pem"))
+        context.set_alpn_protocols(protocols)
+        return context
+
+    def cpu_s(self) -> float:
+        """Return the processor time of client, origin and proxy."""
+        return time.process_time() + _cpu_s(self.origin_pid) + _cpu_s(self.pid)
 
     def request(self, sock: ssl.SSLSocket, size: int, body: int = 0) -> None:
         """Get `size` bytes, after sending `body`."""
@@ -75,26 +91,24 @@ def ended_tls(bench: Bench | None, quick: bool) -> Iterator[Row]:
     size = (64 if quick else 512) * MEGABYTE
     with _stand() as stand:
         for word, amounts in (("down", (size, 0)), ("up", (1, size))):
-            before = _cpu_s(stand.pid)
-            rounds = 3 if quick else 7
-            taken = in_turns(
-                {
-                    "ended": lambda a=amounts: _once(stand, stand.through(), *a),  # type: ignore[misc]
-                    "direct": lambda a=amounts: _once(stand, stand.direct(), *a),  # type: ignore[misc]
-                },
-                rounds,
-                warm_up=1,
+            yield from _compared(
+                stand,
+                word,
+                size,
+                3 if quick else 7,
+                lambda a=amounts: _once(stand, stand.through(), *a),  # type: ignore[misc]
+                lambda a=amounts: _once(stand, stand.direct(), *a),  # type: ignore[misc]
             )
-            ended, direct = size / median(taken["ended"]), size / median(taken["direct"])
-            cpu = (_cpu_s(stand.pid) - before) / ((rounds + 1) * size / 1e9)
-            detail = {
-                "ended": f"{ended / 1e9:.2f} GB/s",
-                "direct": f"{direct / 1e9:.2f} GB/s",
-                "cpu": f"{cpu:.2f} s/GB",
-            }
-            yield Row(
-                f"TLS that ends in the proxy, throughput {word} ÷ direct TLS", ended / direct, "", "≥ 0.4", detail
-            )
+        few = size // 8
+        yield from _compared(
+            stand,
+            "down by HTTP/2",
+            few,
+            3,
+            lambda: _once2(stand.through(0, "h2"), f"{NAME}:{stand.origin}", few),
+            lambda: _once2(stand.direct("h2"), f"{NAME}:{stand.origin}", few),
+            budgets=("", ""),
+        )
         taken = in_turns(
             {
                 "beside": lambda: _once(stand, stand.through(stand.beside), size),
@@ -124,6 +138,59 @@ def ended_tls(bench: Bench | None, quick: bool) -> Iterator[Row]:
             sock.close()
 
 
+def _compared(
+    stand: TlsStand,
+    word: str,
+    size: int,
+    rounds: int,
+    ended: Callable[[], None],
+    direct: Callable[[], None],
+    budgets: tuple[str, str] = ("≥ 0.4", "≤ 2.4"),
+) -> Iterator[Row]:
+    """Throughput and processor time for `size` bytes, through the proxy and without it."""
+    cpu: Counter[str] = Counter()
+
+    def measured(name: str, action: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            before = stand.cpu_s()
+            action()
+            cpu[name] += stand.cpu_s() - before  # type: ignore[assignment]
+
+        return run
+
+    actions = {"ended": ended, "direct": direct}
+    taken = in_turns({name: measured(name, one) for name, one in actions.items()}, rounds, warm_up=1)
+    rates = {name: size / median(taken[name]) for name in actions}
+    title = f"TLS that ends in the proxy, throughput {word} ÷ direct TLS"
+    detail = {name: f"{rate / 1e9:.2f} GB/s" for name, rate in rates.items()}
+    yield Row(title, rates["ended"] / rates["direct"], "", budgets[0], detail)
+    detail = {name: f"{cpu[name] / ((rounds + 1) * size / 1e9):.2f} s/GB" for name in actions}
+    title = f"TLS that ends in the proxy, processor time {word} ÷ direct TLS"
+    yield Row(title, cpu["ended"] / cpu["direct"], "", budgets[1], detail)
+
+
+def _once2(sock: ssl.SSLSocket, host: str, size: int) -> None:
+    """Get `size` bytes by HTTP/2."""
+    conn = H2Connection()
+    conn.initiate_connection()
+    conn.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: WINDOW})
+    conn.increment_flow_control_window(WINDOW)
+    head = [(":method", "GET"), (":scheme", "https"), (":authority", host), (":path", f"/{size}")]
+    conn.send_headers(1, head, end_stream=True)
+    got, ended = 0, False
+    with sock:
+        while not ended:
+            sock.sendall(conn.data_to_send())
+            data = sock.recv(BUFFER)
+            assert data, "it ended early"
+            for event in conn.receive_data(data):
+                if isinstance(event, DataReceived):
+                    got += len(event.data)
+                    conn.acknowledge_received_data(event.flow_controlled_length, 1)
+                ended = ended or isinstance(event, StreamEnded)
+    assert got == size, got
+
+
 def _once(stand: TlsStand, sock: ssl.SSLSocket, size: int, body: int = 0) -> None:
     with sock:
         stand.request(sock, size, body)
@@ -143,9 +210,9 @@ def _memory_mb(pid: int) -> float:
 def _stand() -> Iterator[TlsStand]:
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="sandboxd-bench-", dir="/var/tmp"))
-        [origin], _ = stack.enter_context(child("bench.tls", "origin", directory))
+        [origin], origin_pid = stack.enter_context(child("bench.tls", "origin", directory))
         [http, beside, without], pid = stack.enter_context(child("bench.tls", "proxy", directory))
-        yield TlsStand(origin, http, beside, without, pid, Path(directory))
+        yield TlsStand(origin, http, beside, without, origin_pid, pid, Path(directory))
 
 
 # the other two processes
@@ -158,6 +225,7 @@ def _run_origin(directory: str) -> None:
     authority = Authority([HostPattern.parse(NAME)])
     Path(directory, "origin.pem").write_text(authority.certificate)
     context = authority.context_for(parse_host(NAME))
+    context.set_alpn_protocols(["h2", "http/1.1"])
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     print(listener.getsockname()[1], flush=True)
 
@@ -172,6 +240,9 @@ def _run_origin(directory: str) -> None:
 
 def _answer(context: ssl.SSLContext, plain: socket.socket) -> None:
     with contextlib.suppress(OSError), context.wrap_socket(plain, server_side=True) as sock:
+        if sock.selected_alpn_protocol() == "h2":
+            _answer2(sock)
+            return
         data = b""
         while True:
             while b"\r\n\r\n" not in data:
@@ -191,6 +262,23 @@ def _answer(context: ssl.SSLContext, plain: socket.socket) -> None:
             while size > 0:
                 sock.sendall(piece[:size])
                 size -= len(piece)
+
+
+def _answer2(sock: ssl.SSLSocket) -> None:
+    conn, left, piece = H2Connection(H2Configuration(client_side=False)), 0, bytes(1 << 14)
+    conn.initiate_connection()
+    while True:
+        sock.sendall(conn.data_to_send())
+        data = sock.recv(BUFFER)
+        if not data:
+            return
+        for event in conn.receive_data(data):
+            if isinstance(event, RequestReceived):
+                left = int(dict(event.headers)[b":path"][1:])
+                conn.send_headers(1, [(":status", "200")])
+        while left and (room := min(conn.local_flow_control_window(1), left, len(piece))):
+            left -= room
+            conn.send_data(1, piece[:room], end_stream=not left)
 
 
 async def _run_proxy(directory: Path) -> None:
