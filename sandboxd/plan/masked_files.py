@@ -6,6 +6,7 @@ masks of one file act on one copy, so that another one never shows more."""
 from __future__ import annotations
 
 import hashlib
+import posixpath
 from dataclasses import dataclass
 
 from sandboxd.paths import is_below
@@ -48,6 +49,11 @@ def copy_path(session_tmp: str, file: MaskedFile) -> str:
     """Return the place of a copy, in a directory that ends with the session's temporary one."""
     text = "\0".join((file.path, *file.patterns))
     return f"{session_tmp}-masked/{hashlib.sha256(text.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
+
+
+def is_copy(path: str) -> bool:
+    """Return whether a path is one of `copy_path`."""
+    return posixpath.dirname(path).endswith("-masked")
 
 
 def add_masked_files(table: PathTable, network: NetworkPolicy, place: Place, facts: Facts) -> None:

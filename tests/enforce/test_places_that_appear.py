@@ -29,3 +29,26 @@ def test_a_denied_directory_made_outside_is_closed_at_once(start_daemon: StartDa
     said, _ = running.communicate("go\n")
     assert "secret text" not in said and "Permission denied" in said and "other text" in said, said
     assert (identity.workspace / "secret" / "key").read_text() == "secret text\n"
+
+
+def test_what_replaces_a_denied_file_is_closed(start_daemon: StartDaemon, identity: Identity) -> None:
+    """A program that saves by renaming takes the mount away."""
+    names = ("file", "directory/key", "masked", "other")
+    for name in names:
+        identity.write(identity.workspace / name, "value=old-text\n")
+    mask = [{"file": f"{identity.workspace}/masked", "pattern": "value=*"}]
+    denied = [f"{identity.workspace}/{name}" for name in ("file", "directory")]
+    daemon = start_daemon(settings={"sandbox": {"filesystem": {"denyRead": denied}, "credentials": {"mask": mask}}})
+    look = f"cat {' '.join(names)} 2>&1"
+    shown = f"[ $({look} | grep -c new-text) = 1 ]"
+    line = f"echo ready; read go; for i in $(seq 200); do {shown} && break; sleep 0.05; done; {look}"
+    words = ("run", "--quiet", "-c", line)
+    running = daemon.popen(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert running.stdout is not None and running.stdout.readline() == "ready\n"
+    for name in ("file", "masked", "other"):
+        identity.write(identity.workspace / "new", "value=new-text\n")
+        identity.run(["mv", "new", name], cwd=identity.workspace, check=True)
+    identity.run(["sh", "-c", "rm -r directory && mkdir directory && echo value=new-text > directory/key"],
+                 cwd=identity.workspace, check=True)  # fmt: skip
+    said, _ = running.communicate("go\n")
+    assert said.count("new-text") == 1 and "old-text" not in said, said

@@ -13,7 +13,13 @@ from typing import Protocol
 
 from sandboxd.backends.base import LONGEST_GRACE_S, LaunchHandle, LaunchSpec, Observer, PreparedHandle
 from sandboxd.backends.linux.bwrap.bwrap_options import BwrapOptions, probe_options, render
-from sandboxd.backends.linux.bwrap.late_names import Expectations, GuardedSetup, LateNames
+from sandboxd.backends.linux.bwrap.late_names import (
+    Expectations,
+    GuardedSetup,
+    LateNames,
+    denied_names,
+    empty_directory,
+)
 from sandboxd.backends.linux.bwrap.orphans import end_processes
 from sandboxd.backends.linux.bwrap.sandbox_setup import SandboxSetup
 from sandboxd.backends.linux.command_limits import NO_GROUPS, CommandLimits, ControlGroups, LimitedSetup, LimitWatch
@@ -292,9 +298,11 @@ class LinuxBackend:
             raise
         capture = capture_for(self.ability, plan.network)
         pending_setup = PendingSetup(options, self.ability, plan.network)
+        denied = denied_names(plan.view)
         late_names = LateNames(
-            plan.view.guards, self._appearances, self._worker, partial(self._paced, launch_id), plan.view.closed
-        )
+            plan.view.guards, self._appearances, self._worker, partial(self._paced, launch_id), plan.view.closed,
+            denied, empty_directory(plan.view),
+        )  # fmt: skip
         forget = partial(self._forget, launch_id, late_names)
         launch = Launching(
             launch_id, observer, hold, self._bridge.log, plan.view, territory, pending_setup, self._look_after, forget,
@@ -304,7 +312,7 @@ class LinuxBackend:
         running = self._completion.of(options, capture, partial(self._unprotected, launch))
         setup: Preparation = running
         launch.mounts = running.mounts if waits else None
-        if plan.view.guards:
+        if plan.view.guards or denied:
             self._appearances.ready()
             setup = GuardedSetup(setup, late_names)
         if limits.wanted:

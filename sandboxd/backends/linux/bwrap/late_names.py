@@ -1,5 +1,6 @@
-"""Protected names that a person makes outside while a command runs: read-only inside at once.
+"""Names that a person makes or replaces outside while a command runs: read-only inside at once, or closed.
 
+What is moved over a mount takes it away. So a denied file or directory is covered again, by what is empty.
 Nothing keeps such a name from being made outside, since nothing is in its place. The helper makes nothing at or below
 it for the command; a mount keeps what is there from being changed."""
 
@@ -9,13 +10,16 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+import stat
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final, Protocol
 
 from sandboxd.backends.base import Listeners
 from sandboxd.backends.linux.helper.expected_launch import Preparation
 from sandboxd.backends.linux.network.namespace_program import LateMount, MountMethod, NamespaceProgram
 from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
+from sandboxd.plan.filesystem.mounts import FileView, Operation
+from sandboxd.plan.masked_files import is_copy
 
 
 class Expectations(Protocol):
@@ -32,8 +36,30 @@ BURST, PER_SECOND = 256, 10
 """Mounts for one command beyond one for each name, and how many more a second."""
 
 
+MOST_DENIED: Final = 500
+"""Denied paths of one command that are watched; with more none is."""
+
+
+def denied_names(view: FileView) -> frozenset[str]:
+    """Return the paths that masks and copies with placeholders cover."""
+    found = frozenset(
+        mount.target
+        for mount in view.mounts
+        if (mount.operation in (Operation.MASK_FILE, Operation.MASK_DIRECTORY) and not mount.traverse_only)
+        or is_copy(mount.source)
+    )
+    return found if len(found) <= MOST_DENIED else frozenset()
+
+
+def empty_directory(view: FileView) -> str:
+    """Return a directory of the daemon that shows nothing inside, or ""."""
+    return next((mount.target for mount in view.mounts if mount.traverse_only), "")
+
+
 class LateNames:
     """The guarded names of one running command; `closed` are those that are mounted from the start.
+
+    `denied` are covered, directories by `empty`.
 
     Mounts are made one after the other and have a pace, since another session may be allowed to make such names. One
     that waits stays closed by the helper, which changes nothing there. `tell` hears once of the pace."""
@@ -45,12 +71,16 @@ class LateNames:
         worker: NamespaceWorker,
         tell: Callable[[], None],
         closed: tuple[str, ...] = (),
+        denied: Collection[str] = (),
+        empty: str = "",
     ) -> None:
-        self._names, self._expectations, self._worker, self._closed = names, expectations, worker, closed
+        self._denied, self._empty = frozenset(denied), empty
+        self._names, self._closed = (*names, *self._denied), (*closed, *self._denied)
+        self._expectations, self._worker = expectations, worker
         self._tell: Callable[[], None] | None = tell
         self._cancel: Callable[[], None] = lambda: None
         self._pid = 0
-        self._left, self._counted = float(BURST + len(names)), 0.0
+        self._left, self._counted = float(BURST + len(self._names)), 0.0
         self._wanted: dict[str, None] = {}
         self._busy: asyncio.Future[list[socket.socket]] | asyncio.TimerHandle | None = None
         self._first: asyncio.Future[None] | None = None
@@ -99,8 +129,15 @@ class LateNames:
     def _mount(self, name: str) -> asyncio.Future[list[socket.socket]]:
         with contextlib.ExitStack() as opened:
             mounts, network = (self._open(opened, kind) for kind in ("mnt", "net"))
-            program = NamespaceProgram.of((LateMount(MountMethod.ENTRY, name, if_there=True),))
+            program = NamespaceProgram.of((self._late(name),))
             return self._worker.start(network, program, mounts)
+
+    def _late(self, name: str) -> LateMount:
+        """Return the mount for a name. Raises OSError."""
+        if name not in self._denied:
+            return LateMount(MountMethod.ENTRY, name, if_there=True)
+        is_directory = stat.S_ISDIR(os.lstat(name).st_mode) and self._empty
+        return LateMount(MountMethod.COPY, name, self._empty if is_directory else "/dev/null", if_there=True)
 
     def _open(self, opened: contextlib.ExitStack, kind: str) -> int:
         descriptor = os.open(f"/proc/{self._pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
