@@ -13,18 +13,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol
 
-from sandboxd.screens.blocked import Filter, History
+from sandboxd.screens.blocked import Filter
 from sandboxd.screens.layers import Layers, layers_of
 from sandboxd.screens.now import now_of
-from sandboxd.screens.questions import Choice, OpenQuestions
+from sandboxd.screens.questions import Choice
 from sandboxd.screens.rules import LISTS, explain_query, explained, policy_of
+from sandboxd.screens.state import ScreenState
 from sandboxd.web.access import Role
 from sandboxd_client import AsyncClient, RpcError, SandboxdError
 from sandboxd_client.transport.answers import Notification
 from sandboxd_client.wire.messages.methods import METHODS
-from sandboxd_client.wire.messages.prompts import PermissionRequest, PermissionResolved
-from sandboxd_client.wire.messages.settings import SettingsChangedNotification
-from sandboxd_client.wire.messages.violations import ViolationHappened, ViolationsCleared
 from sandboxd_client.wire.params import decode, encode
 
 AWAY_S: Final = 30.0
@@ -67,10 +65,8 @@ class Hub:
         self._asker = AsyncClient(socket, autostart=False)
         self._watchers: set[Watcher] = set()
         self._feeds: dict[str, asyncio.Task[None]] = {}
-        self._history = History()
-        self._questions = OpenQuestions()
+        self._state = ScreenState()
         self._has_questions = False
-        self._cursor: str | None = None
         self._kept: dict[str, _Shared] = {}
         self.serving = False
         self.warnings: tuple[str, ...] = ()
@@ -105,7 +101,7 @@ class Hub:
                     pass
             self.serving = False
             self._kept.clear()
-            self._cursor = None
+            self._state.cursor = None
             for watcher in tuple(self._watchers):
                 watcher.cut()
             async with asyncio.timeout(AWAY_S):
@@ -153,36 +149,23 @@ class Hub:
         finally:
             await box.close()
             if box is self._asker:
-                self._questions.restart(())
+                self._state.questions.restart(())
                 self._has_questions = False
 
     async def _begin_blocked(self) -> None:
-        found = await self._box.violation_subscribe(since=self._cursor)
-        self._history.restart(found.violations, complete=self._cursor is not None and found.complete)
-        self._cursor = found.cursor
+        self._state.restart(await self._box.violation_subscribe(since=self._state.cursor))
         await self._box.call(METHODS["settings.subscribe"], METHODS["settings.subscribe"].params())
         self._changed("blocked", "policy")
 
     async def _begin_questions(self) -> None:
-        self._questions.restart((await self._asker.permission_subscribe()).open)
+        self._state.questions.restart((await self._asker.permission_subscribe()).open)
         self._has_questions = True
         self._changed("questions")
 
     def _take(self, event: Notification) -> None:
-        view = "blocked"
-        match event.params:
-            case ViolationHappened(cursor, violation):
-                self._history.take(violation)
-                self._cursor = cursor
-            case ViolationsCleared(cursor, session_id, _):
-                self._history.clear(session_id or "")
-                self._cursor = cursor
-            case PermissionRequest() | PermissionResolved():
-                self._questions.take(event.params)
-                view = "questions"
-            case SettingsChangedNotification():
-                view = "policy"
-                self._kept.clear()
+        view = self._state.take(event.params)
+        if view == "policy":
+            self._kept.clear()
         told = encode(event.params)
         for watcher in tuple(self._watchers):
             watcher.tell(event.method, told)
@@ -206,7 +189,7 @@ class Hub:
 
     async def answer(self, request_id: str, key: str, role: Role, *, confirm: bool) -> dict[str, Any]:
         """Answer a question by the key of a choice. Raises RpcError."""
-        row = self._questions.get(request_id)
+        row = self._state.questions.get(request_id)
         choice = None if row is None else next((one for one in row.choices if one.key == key), None)
         if choice is None:
             raise RpcError("question_closed", "this question was answered or has ended", "look at the other questions")
@@ -231,7 +214,7 @@ class Hub:
     @property
     def badge(self) -> dict[str, int]:
         """Return the counts that every view shows."""
-        return {"blocked": self._history.total, "questions": len(self._questions.open)}
+        return {"blocked": self._state.history.total, "questions": len(self._state.questions.open)}
 
     async def view(self, name: str, wanted: Filter, unfolded: frozenset[tuple[str, str]], role: Role) -> dict[str, Any]:
         """Return the rows of a view; of Blocked what passes a filter, and members of unfolded groups.
@@ -241,7 +224,7 @@ class Hub:
             case "questions":
                 return self._question_rows(role)
             case "blocked":
-                return asdict(self._history.view(wanted, unfolded))
+                return asdict(self._state.history.view(wanted, unfolded))
             case "now":
                 return asdict(await self._once("now", FRESH_S, self._now))
             case "policy":
@@ -252,10 +235,10 @@ class Hub:
 
     def _question_rows(self, role: Role) -> dict[str, Any]:
         now, rows = time.time(), []
-        for one in self._questions.open:
+        for one in self._state.questions.open:
             choices = [{**asdict(choice), "label": choice.label} for choice in one.choices if _may(choice, role)]
             rows.append({**asdict(one), "choices": choices, "left": max(0, round(one.expires_at - now))})
-        outcomes = [asdict(one) for one in self._questions.outcomes]
+        outcomes = [asdict(one) for one in self._state.questions.outcomes]
         return {"open": rows, "outcomes": outcomes, "known": self._has_questions}
 
     async def _once(self, name: str, for_s: float, make: Callable[[], Awaitable[Any]]) -> Any:

@@ -295,7 +295,7 @@ async def test_figures(
     tab = await let_in(opened, browser)
     loaded = await tab.value("performance.getEntriesByType('navigation')[0].loadEventEnd")
     size = await tab.value("performance.getEntries().reduce((sum, one) => sum + (one.transferSize || 0), 0)")
-    history = opened.page.hub._history
+    history = opened.page.hub._state.history
     for number in range(10_000):
         history.take(ViolationRecord(
             10**6 + number, time.time(), f"s-{number % 20}", "c", "write", "openat", f"/srv/{number}", "notWritable",

@@ -7,33 +7,28 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from sandboxd.screens.blocked import History
-from sandboxd.screens.questions import OpenQuestions
+from sandboxd.screens.state import ScreenState
 from sandboxd_client import AsyncClient, DaemonNotRunning, SandboxdError
 from sandboxd_client.badge import Badge
 from sandboxd_client.transport.activation import only_a_connection_is_missing
-from sandboxd_client.wire.messages.prompts import PermissionRequest, PermissionResolved
-from sandboxd_client.wire.messages.settings import SettingsChangedNotification
-from sandboxd_client.wire.messages.violations import ViolationHappened, ViolationsCleared
+from sandboxd_client.wire.messages.violations import ViolationHappened
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 
 
-class ScreenFeed:
-    """Questions, violations and the badge. `changed` is called with the part that changed.
+class ScreenFeed(ScreenState):
+    """The state and the badge, kept by one connection. `changed` is called with the part that changed.
 
     The parts are `link`, `questions`, `blocked` and `policy`. `trouble` says why there is no connection, else empty."""
 
     def __init__(self, changed: Callable[[str], None], socket: str | None = None, *, autostart: bool, cwd: str) -> None:
+        super().__init__()
         self._changed = changed
         self._cwd = cwd
         self.box = AsyncClient(socket, autostart=autostart)
-        self.questions = OpenQuestions()
-        self.history = History()
         self.badge = Badge()
         self.trouble = "connecting"
-        self._cursor: str | None = None
 
     async def run(self) -> None:
         """Follow the daemon until cancelled. Only the first connection starts one."""
@@ -44,7 +39,9 @@ class ScreenFeed:
                     await self._subscribe()
                     pause_s = FIRST_PAUSE_S
                     async for event in self.box.notifications():
-                        self._take(event.params)
+                        if isinstance(event.params, ViolationHappened):
+                            self.badge.take(event.params.violation, time.monotonic())
+                        self._changed(self.take(event.params))
                 except SandboxdError as error:
                     self._say(error.message)
                 await self.box.close()
@@ -56,35 +53,17 @@ class ScreenFeed:
                 await self.box.close()
 
     async def _subscribe(self) -> None:
-        if self._cursor is not None and await asyncio.to_thread(only_a_connection_is_missing, self.box.socket):
+        if self.cursor is not None and await asyncio.to_thread(only_a_connection_is_missing, self.box.socket):
             raise DaemonNotRunning(self.box.socket)  # a connection would start one that was stopped
         asked = await self.box.permission_subscribe()
-        found = await self.box.violation_subscribe(since=self._cursor)
+        found = await self.box.violation_subscribe(since=self.cursor)
         await self.box.settings_subscribe(cwd=self._cwd)
         self.questions.restart(asked.open)
-        self.history.restart(found.violations, complete=self._cursor is not None and found.complete)
+        self.restart(found)
         self.badge.know(found.violations)
-        self._cursor = found.cursor
         self._say("")
         for part in ("questions", "blocked", "policy"):
             self._changed(part)
-
-    def _take(self, event: object) -> None:
-        match event:
-            case PermissionRequest() | PermissionResolved():
-                self.questions.take(event)
-                self._changed("questions")
-            case ViolationHappened(cursor, violation):
-                self._cursor = cursor
-                self.history.take(violation)
-                self.badge.take(violation, time.monotonic())
-                self._changed("blocked")
-            case ViolationsCleared(cursor, session_id):
-                self._cursor = cursor
-                self.history.clear(session_id)
-                self._changed("blocked")
-            case SettingsChangedNotification():
-                self._changed("policy")
 
     def _say(self, trouble: str) -> None:
         if trouble != self.trouble:
