@@ -53,6 +53,8 @@ METHODS: Final[Mapping[str, Role]] = {
 }  # fmt: skip
 """The methods of the daemon that a session may call. No other one: none runs or wraps a command."""
 
+_NAMES_PROGRAMS: Final = "sandbox.credentials"
+
 
 def why_refused(method: str, params: Mapping[str, Any], role: Role) -> str:
     """Return why a role may not make a call, empty where it may."""
@@ -63,6 +65,8 @@ def why_refused(method: str, params: Mapping[str, Any], role: Role) -> str:
         needed = Role.ADMINISTER  # it writes a rule
     if method == "settings.lint" and params.get("files"):
         return "settings.lint reads no named files here"
+    if method == "settings.update" and _NAMES_PROGRAMS in json.dumps(params.get("changes")):
+        return f"settings.update changes no {_NAMES_PROGRAMS} here, which names programs that the daemon runs"
     return "" if role >= needed else f"this needs the role {needed.word}, and this session has the role {role.word}"
 
 

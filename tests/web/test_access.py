@@ -41,6 +41,8 @@ class Clock:
         ("sandbox_permission_response", {"scope": "always"}, Role.ADMINISTER, False),
         ("settings.update", {}, Role.ANSWER, True),
         ("settings.update", {}, Role.ADMINISTER, False),
+        ("settings.update", {"changes": [{"act": "add", "key": "sandbox.ignoreViolations"}]}, Role.ADMINISTER, False),
+        ("settings.update", {"changes": [{"act": "add", "key": "sandbox.credentials.inject"}]}, Role.ADMINISTER, True),
         ("settings.lint", {}, Role.WATCH, False),
         ("settings.lint", {"files": ["/etc/shadow"]}, Role.ADMINISTER, True),
         *((method, {}, Role.ADMINISTER, True) for method in ("wrap", "shutdown", "policy.close_ports", "no.such")),
