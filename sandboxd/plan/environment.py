@@ -41,7 +41,7 @@ JAVA_NAMES = ("JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "MAVEN_OPTS", "GRADLE_OPTS", 
 
 CERTIFICATE_NAMES = (
     "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "AWS_CA_BUNDLE",
-    "PIP_CERT", "CARGO_HTTP_CAINFO", "NIX_SSL_CERT_FILE",
+    "PIP_CERT", "CARGO_HTTP_CAINFO", "NIX_SSL_CERT_FILE", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
 )  # fmt: skip
 """Variables with a file of certificate authorities. A program that cannot read it fails without a message."""
 

@@ -22,12 +22,13 @@ from support.ports import free_port
 from support.users import Identity
 from support.waiting import wait_until
 
-from .test_programs import is_there
+from .test_programs import PROGRAMS, is_there
 
 TLS = Path(__file__).parents[1] / "proxy" / "tls"
 RULES = [
     {"host": "ok.test", "action": "allow", "methods": ["read"], "paths": ["/me/**"]},
     {"host": "ok.test", "action": "allow", "methods": ["git-fetch"], "paths": ["/git/mine.git/**"]},
+    {"host": "ok.test", "action": "allow", "methods": ["POST"], "paths": ["/me.Service/**"]},
 ]
 
 CURL = "curl -sS -o /dev/null -w '%{http_code} '"
@@ -88,6 +89,39 @@ else:
             for method, path in asked:
                 async with session.request(method, base + path) as answer: tell(answer.status)
     asyncio.run(main())
+"""
+
+GRPC = """
+import sys, threading, grpc
+base, proxied = sys.argv[1:]
+channel = grpc.secure_channel(base[8:], grpc.ssl_channel_credentials(), [("grpc.enable_http_proxy", int(proxied))])
+def tell(call, *rest, timeout=20):
+    try: print(call(*rest, timeout=timeout))
+    except grpc.RpcError as error: print(error.code().name)
+tell(channel.unary_unary("/me.Service/Unary"), b"abc")
+print(list(channel.unary_stream("/me.Service/Down")(b"3")))
+tell(channel.stream_unary("/me.Service/Up"), (bytes(100_000) for _ in range(5)))
+answered = threading.Semaphore(1)
+def ask():
+    for one in (b"ab", b"cd" * 40_000, b"ef"):
+        assert answered.acquire(timeout=20)  # each is answered before the next
+        yield one
+for answer in channel.stream_stream("/me.Service/Both")(ask()):
+    print(len(answer), answer[:2])
+    answered.release()
+tell(channel.unary_unary("/me.Service/Slow"), b"", timeout=0.5)
+tell(channel.unary_unary("/me.Service/Fail"), b"")
+tell(channel.unary_unary("/you.Service/Unary"), b"abc")
+"""
+GRPC_SAYS = """b'cba'
+[b'0', b'1', b'2']
+b'500000'
+2 b'ba'
+80000 b'dc'
+2 b'fe'
+DEADLINE_EXCEEDED
+NOT_FOUND
+PERMISSION_DENIED
 """
 
 ATTACK = r"""
@@ -174,6 +208,10 @@ ANY_SERVER = (
     *map(_python, ("urllib", "requests", "httpx", "httpx2", "aiohttp")),
     Client("java", "java $FILES/J.java $BASE 2>/dev/null", takes=("java",)),
     Client("go", "GOCACHE=$TMPDIR/g GOPATH=$TMPDIR/p go run $FILES/c.go $BASE", takes=("go",)),
+)
+OF_GRPC = tuple(
+    Client(f"gRPC, {how}", f"$PROGRAMS/jupyter/bin/python $FILES/g.py $BASE {proxied}", GRPC_SAYS)
+    for how, proxied in (("by the proxy", 1), ("captured", 0))
 )
 ATTACKS = Client("attacks", "$PYTHON $FILES/attack.py $BASE", "attacks got 0 and some were harmless\n")
 OF_PLACES = (
@@ -283,7 +321,28 @@ https://ok.test:{port} {{
   file_server
 }}
 """
+GRPC_SERVER = """
+import time, grpc
+from concurrent.futures import ThreadPoolExecutor
+methods = dict(
+    Unary=grpc.unary_unary_rpc_method_handler(lambda data, call: data[::-1]),
+    Down=grpc.unary_stream_rpc_method_handler(lambda data, call: (b"%d" % one for one in range(int(data)))),
+    Up=grpc.stream_unary_rpc_method_handler(lambda all, call: b"%d" % sum(map(len, all))),
+    Both=grpc.stream_stream_rpc_method_handler(lambda all, call: (one[::-1] for one in all)),
+    Slow=grpc.unary_unary_rpc_method_handler(lambda data, call: time.sleep(5)),
+    Fail=grpc.unary_unary_rpc_method_handler(lambda data, call: call.abort(grpc.StatusCode.NOT_FOUND, "none")),
+)
+class Handler(grpc.GenericRpcHandler):
+    def service(self, call):
+        return methods.get(call.method.rpartition("/")[2])
+server = grpc.server(ThreadPoolExecutor(8), [Handler()])
+pem = open("server.pem", "rb").read()
+server.add_secure_port("127.0.0.1:{port}", grpc.ssl_server_credentials([(pem, pem)]))
+server.start()
+server.wait_for_termination()
+"""
 SERVERS = {
+    "grpc": (GRPC_SERVER, (f"{PROGRAMS}/jupyter/bin/python", "config")),
     "nginx": (NGINX, ("nginx", "-p", "{home}", "-c", "config", "-e", "error.log")),
     "haproxy": (HAPROXY, ("haproxy", "-q", "-db", "-f", "config")),
     "caddy": (CADDY, ("caddy", "run", "--adapter", "caddyfile", "--config", "config")),
@@ -327,6 +386,7 @@ def trusting(start_daemon: StartDaemon, identity: Identity) -> DaemonProcess:
         "J.java": JAVA,
         "attack.py": ATTACK,
         "c.mjs": NODE,
+        "g.py": GRPC,
         "h2.mjs": NODE_H2,
     }.items():
         identity.write(identity.workspace / "clients" / name, text)
@@ -340,8 +400,9 @@ def trusting(start_daemon: StartDaemon, identity: Identity) -> DaemonProcess:
 
 @pytest.mark.parametrize(
     ("base", "client"),
-    [(server, one) for server in SERVERS for one in ANY_SERVER]
+    [(server, one) for server in SERVERS if server != "grpc" for one in ANY_SERVER]
     + [("nginx", one) for one in OF_PLACES]
+    + [("grpc", one) for one in OF_GRPC]
     + [(server, ATTACKS) for server in ("nginx", "caddy")],
     indirect=["base"],
     ids=lambda one: getattr(one, "name", one),
@@ -351,7 +412,8 @@ def test_a_client_gets_what_rules_allow(trusting: DaemonProcess, base: str, clie
         pytest.skip("it belongs to another user")
     missing = [what for what in client.takes if not is_there(what)]
     assert not missing, f"install {missing}: ./dev programs does"
-    head = f"BASE={base} PYTHON={sys.executable} FILES=$PWD/clients; mkdir -p $TMPDIR/w; cd $TMPDIR/w\n"
+    head = f"BASE={base} PYTHON={sys.executable} FILES=$PWD/clients PROGRAMS={PROGRAMS}\n"
+    head += "mkdir -p $TMPDIR/w; cd $TMPDIR/w\n"
     if cargo := shutil.which("cargo"):  # rustup's finds its programs below a home
         head += f"export PATH=$PATH:{Path(cargo).parent} RUSTUP_HOME={Path(cargo).parents[2]}/.rustup\n"
     home = "export HOME=$TMPDIR/w; git config --global user.name n; git config --global user.email n@x.test\n"
