@@ -38,12 +38,14 @@ from support.waiting import wait_until
 EXAMPLES, STEPS = map(int, os.environ.get("SANDBOXD_MACHINE", "4,14").split(","))
 LONG = "SANDBOXD_MACHINE" in os.environ
 PROTECTED = {
-    ".mcp.json": ".mcp.json",
-    ".vscode/tasks.json": ".vscode",
-    ".git/hooks/pre-commit": ".git/hooks",
-    ".claude/commands/a.md": ".claude/commands",
+    "p/.mcp.json": "p/.mcp.json",
+    "p/.vscode/tasks.json": "p/.vscode",
+    "p/.git/hooks/pre-commit": "p/.git/hooks",
+    "p/.claude/commands/a.md": "p/.claude/commands",
+    "home/.gitconfig": "home/.gitconfig",
+    "home/.local/bin/ls": "home/.local/bin",
 }
-"""Files of a project that programs outside obey, each with the protected name."""
+"""Files that programs outside obey, each with the protected name."""
 PLACES = ("user", "local", "project")
 PICK = st.integers(0, 11)
 
@@ -52,9 +54,10 @@ def some(values: tuple[str, ...], most: int) -> st.SearchStrategy[tuple[str, ...
     return st.lists(st.sampled_from(values), max_size=most, unique=True).map(tuple)
 
 
-LAYERS = st.builds(Rules, some(PATTERNS, 3), some(PATTERNS, 1), some(RULES, 3), some(RULES, 1), some(RULES, 1),
+WRITABLE = (*RULES, "home")
+LAYERS = st.builds(Rules, some(PATTERNS, 3), some(PATTERNS, 1), some(WRITABLE, 3), some(RULES, 1), some(RULES, 1),
                    some(RULES, 1))  # fmt: skip
-OPENING = st.builds(Rules, allowedDomains=some(PATTERNS, 2), allowWrite=some(RULES, 2))
+OPENING = st.builds(Rules, allowedDomains=some(PATTERNS, 2), allowWrite=some(WRITABLE, 2))
 PROBES = st.lists(
     st.one_of(
         st.tuples(st.just("connect"), st.sampled_from(("direct", "tunnel", "request")), st.sampled_from(HOSTS)),
@@ -72,6 +75,7 @@ PROBES = st.lists(
 class Session:
     id: str | None
     own: Rules = field(default_factory=Rules)
+    plan: bool = False
     grants: dict[str, Rules] = field(default_factory=dict)
 
 
@@ -83,7 +87,10 @@ class Command:
     wrap_id: str
     session: Session
     files: Model
+    plan: bool
     cut: bool = False
+    tunnel: str = ""
+    """The host of one that it has opened."""
 
 
 def step(**strategies: Any) -> Callable[[Callable[..., None]], Any]:
@@ -166,6 +173,8 @@ class Machine(RuleBasedStateMachine):
         self.project = world.identity.base / f"p{next(world.serial)}"
         self.layers = dict.fromkeys(PLACES, Rules())
         self.trusted = ""
+        self.broken = ""
+        self.replaced = 0  # which takes long
         self.sessions = [Session(None)]
         self.commands: list[Command] = []
         self.fresh = True
@@ -182,7 +191,7 @@ class Machine(RuleBasedStateMachine):
         return [self.project, self.world.identity.home, self.world.identity.base / "outside"]
 
     def look(self) -> dict[str, str]:
-        state = self.world.identity.home / ".local"
+        state = self.world.identity.home / ".local" / "state"
         found: dict[str, str] = {}
         for root in self.roots():
             found |= {name: fact for name, fact in describe_tree(root).items() if not covers(f"file {state}", name)}
@@ -213,6 +222,7 @@ class Machine(RuleBasedStateMachine):
             self.write(git / "hooks" / "README", "")
             self.write(self.project / ".claude" / "README", "")
             self.write(self.world.identity.home / ".claude" / "README", "")
+            self.write(self.world.identity.home / ".local" / "share" / "README", "")
 
     # settings
 
@@ -232,8 +242,9 @@ class Machine(RuleBasedStateMachine):
 
     def policy(self, session: Session) -> Rules:
         project = self.layers["project"]
-        is_trusted = self.trusted == json.dumps(self.text_of(project))
-        layers = [self.layers["user"], self.layers["local"], project if is_trusted else project.closing(), session.own]
+        is_trusted = self.trusted == json.dumps(self.text_of(project)) and self.broken != "project"
+        layers = [self.layers["user"], self.layers["local"], project if is_trusted else project.closing()]
+        layers.append(session.own.closing() if session.plan else session.own)
         return sum([*layers, *session.grants.values()], Rules())
 
     @step(place=st.sampled_from(PLACES), rules=LAYERS, saved=st.booleans())
@@ -246,6 +257,7 @@ class Machine(RuleBasedStateMachine):
             new = path.with_name("new") if saved else path
             self.write(new, json.dumps(self.text_of(rules)))
             new.replace(path)
+        self.broken = "" if place == self.broken else self.broken
         self.layers[place], self.fresh = rules, False
 
     @step(place=st.sampled_from(PLACES), pick=PICK)
@@ -262,6 +274,16 @@ class Machine(RuleBasedStateMachine):
         after = self.open()
         assert after <= before, after - before
 
+    @precondition(lambda self: not self.broken and self.file_of("user").exists() and self.file_of("project").exists())
+    @step(place=st.sampled_from(("user", "project")))
+    def spoil(self, place: str) -> None:
+        """A file that cannot be read leaves what it said; of a project only what closes."""
+        self.agent("settings_reload")
+        self.open()
+        with self.by_the_host():
+            self.write(self.file_of(place), "{")
+        self.broken, self.fresh = place, False
+
     def open(self) -> set[tuple[str, str, bool]]:
         """What `explain` says is open in the project."""
         asked = [("host", self.named(host), False) for host in HOSTS]
@@ -272,7 +294,7 @@ class Machine(RuleBasedStateMachine):
         where = {"session_id": session} if session else {"cwd": str(self.project)}
         return bool(self.agent("policy_explain", kind, target, write=write, **where)["behavior"] == "allow")
 
-    @precondition(lambda self: self.file_of("project").exists())
+    @precondition(lambda self: self.file_of("project").exists() and self.broken != "project")
     @step(trusts=st.booleans())
     def trust(self, trusts: bool) -> None:
         text = self.file_of("project").read_bytes()
@@ -283,10 +305,18 @@ class Machine(RuleBasedStateMachine):
 
     # sessions, answers
 
-    @step(own=OPENING | LAYERS)
-    def open_session(self, own: Rules) -> None:
-        made = self.agent("session_open", str(self.project), settings=self.text_of(own), detach=True)
-        self.sessions.append(Session(made["session_id"], own))
+    @step(own=OPENING | LAYERS, mode=st.sampled_from(("prompt", "prompt", "plan")))
+    def open_session(self, own: Rules, mode: str) -> None:
+        options = {"permission_mode": mode, "detach": True}
+        made = self.agent("session_open", str(self.project), settings=self.text_of(own), **options)
+        self.sessions.append(Session(made["session_id"], own, mode == "plan"))
+
+    @precondition(lambda self: len(self.sessions) > 1)
+    @step(pick=PICK, own=OPENING | LAYERS)
+    def update_session(self, pick: int, own: Rules) -> None:
+        session = self.sessions[1 + pick % (len(self.sessions) - 1)]
+        self.agent("session_update", session.id, self.text_of(own), confirm=True)
+        session.own = own
 
     @precondition(lambda self: len(self.sessions) > 1)
     @step(pick=PICK)
@@ -302,6 +332,8 @@ class Machine(RuleBasedStateMachine):
         """A question for what no rule decides, and a person's answer for the session."""
         session = self.sessions[1 + pick % (len(self.sessions) - 1)]
         rules = self.policy(session)
+        if session.plan:
+            return
         if subject in HOSTS:
             if rules.reaches(subject) or rules.closed(subject):
                 return
@@ -338,7 +370,7 @@ class Machine(RuleBasedStateMachine):
         said = self.agent("start", name, cwd=str(self.project), session_id=session.id, command_id=name)
         assert said == "up", said
         (wrap_id,) = [one["wrap_id"] for one in self.running() if one["command_id"] == name]
-        return Command(name, wrap_id, session, self.policy(session).files())
+        return Command(name, wrap_id, session, self.policy(session).files(), session.plan)
 
     def running(self) -> list[dict[str, Any]]:
         return cast(list[dict[str, Any]], self.agent("command_list")["commands"])
@@ -362,8 +394,19 @@ class Machine(RuleBasedStateMachine):
         if not self.fresh:
             self.agent("settings_reload")
         self.fresh = True
+        command = self.commands[pick % len(self.commands)]
         for probe in probes:
-            self.compare(self.commands[pick % len(self.commands)], probe)
+            self.compare(command, probe)
+        if not command.tunnel:
+            host = HOSTS[pick % len(HOSTS)]
+            met = self.agent("tell", command.name, "hold", self.named(host))
+            assert (met is True) is (self.policy(command.session).reaches(host) and not command.cut), met
+            command.tunnel = host if met is True else ""
+        elif not self.policy(command.session).reaches(command.tunnel):
+            token = f"t{next(self.world.serial)}"
+            met = self.agent("tell", command.name, "through", token)
+            assert met is not True and f"/{token}" not in [one[1] for one in self.world.origin.requests], met
+            command.tunnel = ""
 
     @precondition(lambda self: self.commands)
     @step(pick=PICK, how=st.sampled_from(("", "kill", "command_kill")))
@@ -400,12 +443,13 @@ class Machine(RuleBasedStateMachine):
             words, asked = [probe[1], subject, self.world.origin.port, token], ("host", self.named(subject), False)
         elif subject in PROTECTED:
             expected = today = False
-            path = self.project / (PROTECTED[subject] if verb in ("mkdir", "move") else subject)
-            words = [str(path), *([str(self.project / token)] if verb == "over" else [])]
+            path = self.at(PROTECTED[subject] if verb in ("mkdir", "move") else subject)
+            words = [str(path), *([str(self.at(subject[:4].split("/")[0]) / token)] if verb == "over" else [])]
             asked = ("path", str(path), True)
         else:
             decide = Model.readable if verb == "read" else Model.writable
-            expected, today = decide(command.files, subject), decide(now.files(), subject)
+            expected = decide(command.files, subject) and not (command.plan and verb != "read")
+            today = decide(now.files(), subject) and not (command.session.plan and verb != "read")
             asked = ("path", str(self.at(subject)), verb != "read")
             words = [str(self.at(subject) / token if verb == "make" else self.at(subject))]
             changed += [self.at(subject)] * (expected and verb == "append")
@@ -423,7 +467,7 @@ class Machine(RuleBasedStateMachine):
 
     @step(path=st.sampled_from(tuple(PROTECTED)), how=st.sampled_from(("make", "save", "remove", "move")))
     def touch_protected(self, path: str, how: str) -> None:
-        file, top = self.project / path, self.project / PROTECTED[path]
+        file, top = self.at(path), self.at(PROTECTED[path])
         with self.by_the_host():
             if how == "make":
                 self.write(file, "person")
@@ -437,20 +481,24 @@ class Machine(RuleBasedStateMachine):
                 if how == "remove":
                     shutil.rmtree(old) if old.is_dir() else old.unlink()
 
+    @precondition(lambda self: self.replaced < 3 and not self.broken)
     @step()
     def restart(self) -> None:
+        self.replaced += 1
         self.agent("restart")
         self.unchanged()
 
+    @precondition(lambda self: self.replaced < 3 and not self.broken)
     @step()
     def kill_daemon(self) -> None:
         """Sessions and answers go with it; commands go on without network, as protected as before."""
+        self.replaced += 1
         self.world.daemon.process.send_signal(signal.SIGKILL)
         self.world.daemon.process.wait()
         self.world.restarted()
         self.sessions = self.sessions[:1]
         for one in self.commands:
-            one.cut = True
+            one.cut, one.session = True, self.sessions[0]
         self.unchanged()
 
     def teardown(self) -> None:
@@ -468,9 +516,10 @@ class Machine(RuleBasedStateMachine):
     def clear(self) -> None:
         if self.trusted:
             self.agent("settings_trust", "remove", str(self.project))
-        for path in (self.project, self.world.identity.base / "outside", *self.world.identity.home.iterdir()):
-            if path.name != ".local":
-                shutil.rmtree(path, ignore_errors=True)
+        local = self.world.identity.home / ".local"
+        for path in (self.project, self.world.identity.base / "outside", *local.parent.iterdir(), *local.iterdir()):
+            if path not in (local, local / "state"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @pytest.mark.parametrize("identity", identity_names()[-1:], indirect=True)

@@ -52,6 +52,17 @@ def connect(way, host, port, token):
             answer += more
     if b"hello from the origin" not in answer:
         raise OSError("refused")
+def hold(name):
+    proxy = os.environ["http_proxy"].rpartition("/" * 2)[2].rstrip("/").rpartition(":")
+    held[0] = socket.create_connection((proxy[0], int(proxy[2])), 30)
+    held[0].sendall(f"CONNECT {name} HTTP/1.1\r\nHost: {name}\r\n\r\n".encode())
+    if b" 200 " not in held[0].recv(4096):
+        raise OSError("refused")
+def through(token):
+    held[0].sendall(f"GET /{token} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    if not held[0].recv(4096):
+        raise EOFError("cut")
+held = [None]
 print("up", flush=True)
 for line in sys.stdin:
     verb, *words = json.loads(line)
