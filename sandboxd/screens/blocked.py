@@ -118,15 +118,23 @@ class History:
     def get(self, number: int) -> ViolationRecord | None:
         return self._violations.get(number)
 
-    def view(self, wanted: Filter = Filter(), unfolded: Container[tuple[str, str]] | None = None) -> Blocked:
-        """Return what passes a filter, in groups; only the `unfolded` ones, by title and place, have rows."""
+    def view(
+        self,
+        wanted: Filter = Filter(),
+        unfolded: Container[tuple[str, str]] | None = None,
+        *,
+        folded_rows: int = 0,
+        most_groups: int = GROUPS,
+    ) -> Blocked:
+        """Return what passes a filter, in groups. The `unfolded` ones, by title and place, have all their rows."""
         members: dict[tuple[str, str, str, str], list[ViolationRecord]] = {}
         shown = 0
         for one in reversed(self._violations.values()):
             if wanted.passes(one):
                 shown += 1
                 members.setdefault(_group(one), []).append(one)
-        groups = [_group_of(key, found, unfolded) for key, found in list(members.items())[:GROUPS]]
+        newest = list(members.items())[:most_groups]
+        groups = [_group_of(key, found, unfolded, folded_rows) for key, found in newest]
         everything = self._violations.values()
         return Blocked(
             tuple(groups),
@@ -144,11 +152,15 @@ def _group(one: ViolationRecord) -> tuple[str, str, str, str]:
 
 
 def _group_of(
-    key: tuple[str, str, str, str], found: list[ViolationRecord], unfolded: Container[tuple[str, str]] | None
+    key: tuple[str, str, str, str],
+    found: list[ViolationRecord],
+    unfolded: Container[tuple[str, str]] | None,
+    folded_rows: int,
 ) -> BlockedGroup:
     kind, outcome, rule, place = key
     name = neutralise(f"{kind}: rule {rule}" if rule else f"{kind}: {outcome}"), neutralise(place)
-    rows = tuple(blocked_row(one) for one in found[:MEMBERS]) if unfolded is None or name in unfolded else ()
+    most = MEMBERS if unfolded is None or name in unfolded else folded_rows
+    rows = tuple(blocked_row(one) for one in found[:most])
     return BlockedGroup(
         *name,
         kind,

@@ -19,8 +19,8 @@ from sandboxd.screens.now import CommandRow, Now, SessionRow, now_of
 from sandboxd_client import Change
 
 NOW_EVERY_S = 2.0
-_GROUP_ROWS = 4
-"""Rows of a group that is not unfolded."""
+_GROUP_ROWS, _MOST_GROUPS = 4, 40
+"""Rows of a group that is not unfolded, and groups: the table is made anew with each violation."""
 
 
 class NowView(View):
@@ -131,7 +131,7 @@ class BlockedView(View):
         self.wanted = Filter()
         self._sessions: tuple[str, ...] = ()
         self._kinds: tuple[str, ...] = ()
-        self._unfolded: set[str] = set()
+        self._unfolded: set[tuple[str, str]] = set()
 
     def compose(self) -> ComposeResult:
         yield Input(placeholder="/ filters by text", id="text", compact=True)
@@ -139,18 +139,18 @@ class BlockedView(View):
         yield Details()
 
     def show(self) -> None:
-        view = self.screens.feed.history.view(self.wanted)
+        view = self.screens.feed.history.view(
+            self.wanted, self._unfolded, folded_rows=_GROUP_ROWS, most_groups=_MOST_GROUPS
+        )
         self._sessions, self._kinds = view.sessions, view.kinds
         rows: list[tuple[str, Sequence[str], str]] = []
         for group in view.groups:
-            key = f"{group.title} {group.place}"
-            shown = group.rows if key in self._unfolded else group.rows[:_GROUP_ROWS]
-            left = group.more + len(group.rows) - len(shown)
+            key = f"{group.title}\n{group.place}"
             place = f" in {group.place}" if group.place else ""
             rows.append((key, (_clock(group.last), str(group.count), f"{group.title}{place}", "", ""), "bold"))
-            rows += [(str(one.id), _cells(one), "") for one in shown]
-            if left:
-                rows.append((f"more {key}", ("", "", f"    and {left} more", "", ""), "dim"))
+            rows += [(str(one.id), _cells(one), "") for one in group.rows]
+            if group.more:
+                rows.append((f"more {key}", ("", "", f"    and {group.more} more", "", ""), "dim"))
         if view.more_groups:
             rows.append(("more", ("", "", f"and {view.more_groups} more groups: filter to see them", "", ""), "dim"))
         self.table.fill(rows)
@@ -205,7 +205,8 @@ class BlockedView(View):
         self.action_unfold()
 
     def action_unfold(self) -> None:
-        self._unfolded ^= {self.table.chosen.removeprefix("more ")}
+        title, _, place = self.table.chosen.removeprefix("more ").partition("\n")
+        self._unfolded ^= {(title, place)}
         self.show()
 
     def action_open(self) -> None:
