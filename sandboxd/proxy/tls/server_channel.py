@@ -76,7 +76,11 @@ class ServerContext:
         self.context.set_options(SSL.OP_NO_COMPRESSION | _NO_RENEGOTIATION)
         self.context.set_mode(_RELEASE_BUFFERS)
         self.context.set_cipher_list(CIPHERS)
-        Binding.lib.SSL_CTX_set1_curves_list(self.context._context, GROUPS)  # pyOpenSSL has no method for it
+        set_groups = getattr(Binding.lib, "SSL_CTX_set1_curves_list", None)  # pyOpenSSL has no method for it
+        if set_groups is None:
+            self.context.set_tmp_ecdh(ec.SECP256R1())
+        else:
+            set_groups(self.context._context, GROUPS)
         self.context.set_alpn_protos([name.encode("ascii") for name in offered])
         self.context.set_ocsp_client_callback(_check_proof)
         self.context.set_info_callback(_watch)
