@@ -68,7 +68,7 @@ class Rules(TypedDict, total=False):
     env: dict[str, str]
 
 
-LS = "ls -I 'opencode.json*'"
+LS = "ls -I 'opencode.json*' -I 'crush*'"
 """Lists what a laboratory has made: without the guard, protected names without a dot stand there as placeholders."""
 
 
