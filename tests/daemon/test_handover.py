@@ -528,8 +528,9 @@ async def test_a_closed_port_stays_closed_until_its_client_goes() -> None:
         names = ("localhost", "127.0.0.1")
         assert [await reached(name) for name in names] == [True, True]
         async with daemons.client() as serving:
-            await serving.result("policy.close_ports", {"ports": [port]})
-            await daemons.restart()
+            address = f"http://127.0.0.1:{port}/"
+            await serving.result("policy.close_ports", {"ports": [port], "page": address})
+            assert (await daemons.restart()).closed_ports.page() == address
             assert [await reached(name) for name in names] == [False, False]
             tries = [["curl", "-sS", *way, f"http://{name}:{port}/"] for name in (*names, "ok.test")
                      for way in ([], ["--proxytunnel"], ["--noproxy", "*"])]  # fmt: skip
