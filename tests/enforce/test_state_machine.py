@@ -397,16 +397,30 @@ class Machine(RuleBasedStateMachine):
         command = self.commands[pick % len(self.commands)]
         for probe in probes:
             self.compare(command, probe)
-        if not command.tunnel:
-            host = HOSTS[pick % len(HOSTS)]
-            met = self.agent("tell", command.name, "hold", self.named(host))
-            assert (met is True) is (self.policy(command.session).reaches(host) and not command.cut), met
-            command.tunnel = host if met is True else ""
-        elif not self.policy(command.session).reaches(command.tunnel):
+        open_hosts = [host for host in HOSTS if self.policy(command.session).reaches(host) and not command.cut]
+        if open_hosts and not command.tunnel:
+            command.tunnel = open_hosts[pick % len(open_hosts)]
+            assert self.agent("tell", command.name, "hold", self.named(command.tunnel)) is True
+        self.through(command)
+
+    def through(self, command: Command) -> None:
+        """Nothing passes an open tunnel to a host that is refused by now."""
+        if command.tunnel and not self.policy(command.session).reaches(command.tunnel):
             token = f"t{next(self.world.serial)}"
             met = self.agent("tell", command.name, "through", token)
             assert met is not True and f"/{token}" not in [one[1] for one in self.world.origin.requests], met
             command.tunnel = ""
+
+    @precondition(lambda self: any(one.tunnel for one in self.commands))
+    @step(pick=PICK)
+    def refuse(self, pick: int) -> None:
+        """A host to which a tunnel is open."""
+        hosts = [one.tunnel for one in self.commands if one.tunnel]
+        local = self.layers["local"]
+        self.save("local", replace(local, deniedDomains=(*local.deniedDomains, hosts[pick % len(hosts)])), pick > 5)
+        self.agent("settings_reload")
+        for command in self.commands:
+            self.through(command)
 
     @precondition(lambda self: self.commands)
     @step(pick=PICK, how=st.sampled_from(("", "kill", "command_kill")))
