@@ -1,6 +1,7 @@
 """Any sequence of settings, sessions, answers, edits, kills and restarts: commands meet what a naive model says.
 
-`SANDBOXD_MACHINE=EXAMPLES,STEPS` tries more than the few of every run, and new ones each time.
+`SANDBOXD_MACHINE=EXAMPLES,STEPS` tries more than the few of every run, and new ones each time. Then pytest needs
+`-o faulthandler_timeout=0`; with `-s` it prints each sequence.
 """
 
 from __future__ import annotations
