@@ -103,7 +103,7 @@ PATIENT = frozenset({"permission.request", "wrap.outcome", "violation.annotate",
 FRESH = frozenset(
     {"status", "session.open", "session.update", "session.join", "should_sandbox", "wrap", "permission.request",
      "credential.set", "credential.list", "settings.get", "settings.update", "settings.exclude_command",
-     "settings.locked", "policy.explain", "policy.effective", "policy.describe"}
+     "settings.locked", "policy.explain", "policy.effective", "policy.describe", "restart"}
 )  # fmt: skip
 """Methods whose answers depend on settings: changed files are read first."""
 
@@ -117,7 +117,16 @@ _NUMBERS: dict[type[DaemonError], int] = {
     InternalError: codes.INTERNAL_ERROR,
 }
 
-HEAVY = FRESH - {"status", "credential.set", "credential.list", "permission.request", "settings.get", "settings.locked"}
+_LIGHT = {
+    "status",
+    "restart",
+    "credential.set",
+    "credential.list",
+    "permission.request",
+    "settings.get",
+    "settings.locked",
+}
+HEAVY = FRESH - _LIGHT
 """Methods that need threads, and much of their time."""
 
 
