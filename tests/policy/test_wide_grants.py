@@ -158,6 +158,7 @@ def test_every_key_that_opens_is_in_the_table_or_named_here() -> None:
         "sandbox.network.maxNewNames",  # a limit
         "sandbox.credentials.inject",  # opens no host, and commands never hold the value
         *(f"sandbox.limits.{name}" for name in ("maxProcesses", "processes", "memory", "cpu", "time", "tmp")),
+        "sandbox.prepareSandboxes",  # a matter of speed; the sandbox is the same
         "sandbox.profiles",  # only with run --profile, whose options open as much
         "sandbox.prompts.notify",  # counts in files of the user and administrator only
         "sandbox.ignoreViolations",  # hides, and opens nothing

@@ -235,6 +235,7 @@ class LinuxBackend:
     async def claim(self, launch: Launching, arguments: Sequence[str], observer: Observer) -> None:
         """Make a prepared sandbox that of a command, which starts once `observer` lets it. Raises DaemonError."""
         launch.check_mounts()
+        await self._overlays.look_anew(launch.pending_setup.options.overlays)
         territory = territory_of(launch.view)
         await self._cleanup.begin(launch.launch_id, territory)
         try:

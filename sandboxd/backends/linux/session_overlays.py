@@ -141,6 +141,12 @@ class SessionOverlays:
             keeper.mount = os.dup(found[0].fileno())
         return found
 
+    async def look_anew(self, overlays: Sequence[Mount]) -> None:
+        """Let the kernel forget names that it has looked up in overlays, whose copies exist. Raises NamespaceError."""
+        for keeper in filter(None, map(self._kept, overlays)):
+            if keeper.namespace >= 0 and keeper.is_own:
+                await self._worker.start(keeper.namespace, NamespaceProgram.of(_forget_names(keeper)))
+
     def is_full(self, overlays: Sequence[Mount]) -> bool:
         """Return whether one in memory has no room left."""
         for keeper in filter(None, (self._keepers.get(os.path.dirname(one.source)) for one in overlays)):
@@ -282,10 +288,14 @@ def _make(root: str, overlay: Mount, size: int | None, names: Sequence[str]) -> 
 def _copy(keeper: _Keeper) -> Iterator[Step]:
     """Yield the steps that hand out a copy of the mount."""
     if keeper.is_own:
-        yield SystemCall("fspick", (_AT_CWD, keeper.point, _CLONE), Then.KEEP, f"look at {keeper.point}")
-        yield SystemCall("fsconfig", (Kept(0), _RECONFIGURE, 0, 0, 0), Then.TRY)
+        yield from _forget_names(keeper)
     arguments = (_AT_CWD, keeper.point, _CLONE | _CLOSE_ON_EXEC)
     yield SystemCall("open_tree", arguments, Then.GIVE, f"copy the mount at {keeper.point}")
+
+
+def _forget_names(keeper: _Keeper) -> Iterator[Step]:
+    yield SystemCall("fspick", (_AT_CWD, keeper.point, _CLONE), Then.KEEP, f"look at {keeper.point}")
+    yield SystemCall("fsconfig", (Kept(0), _RECONFIGURE, 0, 0, 0), Then.TRY)
 
 
 def cover(overlays: Sequence[Mount], inside: bytes) -> list[Step]:
