@@ -106,7 +106,7 @@ class AsyncClient(AsyncRpcMethods):
         autostart: bool = True,
         timeout: float | None = DEFAULT_TIMEOUT_S,
         role: Role = "full",
-        prepare: bool = True,
+        prepare: bool = False,
     ) -> None:
         self._connector = AsyncConnector(socket, autostart=autostart, timeout=timeout, role=role)
         self._session = None if role == "agent" else session_around(os.environ)

@@ -107,7 +107,7 @@ class Client(RpcMethods):
         autostart: bool = True,
         timeout: float | None = DEFAULT_TIMEOUT_S,
         role: Role = "full",
-        prepare: bool = True,
+        prepare: bool = False,
     ) -> None:
         self._connector = SharedConnector(socket, autostart=autostart, timeout=timeout, role=role)
         self._session = None if role == "agent" else session_around(os.environ)

@@ -172,7 +172,7 @@ def mask(box, one):
 def restarted(box, one): box.restart()
 def connected_anew(box, one): box._connector.close()
 def other(box, one):
-    with Client(autostart=False) as second:
+    with Client(autostart=False, prepare=True) as second:
         wrap = second.wrap(argv=["true"], prepared=one.wrap_id)
         assert not wrap.prepared
 def forked(box, one):
@@ -212,7 +212,7 @@ with Client(autostart=False, prepare=True) as box:
     one = in_session(box); tightened(box, one)
     done = box.run("cat secret", session_id=box.agent.id, capture_output=True)
     seen["session tightened"] = [done.wrap.prepared, done.returncode, ""]
-with Client(autostart=False) as box:
+with Client(autostart=False, prepare=True) as box:
     settings(box, None)
     with open(os.path.expanduser("~/.claude/settings.json"), "w") as file:
         json.dump({"sandbox": {"prepareSandboxes": False}}, file)
