@@ -139,7 +139,7 @@ class Driver:
 
 @dataclass
 class World:
-    """What outlives an example: the user, the daemon of the moment and two clients, one of which answers questions."""
+    """State that outlives an example: the user, the running daemon and two clients, one of which answers questions."""
 
     identity: Identity
     origin: Origin
@@ -286,7 +286,7 @@ class Machine(RuleBasedStateMachine):
         self.broken, self.fresh = place, False
 
     def open(self) -> set[tuple[str, str, bool]]:
-        """What `explain` says is open in the project."""
+        """The paths and hosts that `explain` calls open in the project."""
         asked = [("host", self.named(host), False) for host in HOSTS]
         asked += [("path", str(self.at(path)), write) for path in FILES for write in (False, True)]
         return {one for one in asked if self.explained(*one, None)}
@@ -448,7 +448,7 @@ class Machine(RuleBasedStateMachine):
         return f"{host}:{self.world.origin.port}"
 
     def compare(self, command: Command, probe: tuple[str, ...]) -> None:
-        """What a command meets, what the host sees of it, and what `explain` says of it now."""
+        """Results of a command: its own, that on the host, and what `explain` says of it now."""
         verb, subject = probe[0], probe[-1]
         token, now = f"t{next(self.world.serial)}", self.policy(command.session)
         before = len(self.world.origin.connections)

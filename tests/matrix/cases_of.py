@@ -14,7 +14,7 @@ from typing import Any
 CASES = Path(__file__).with_name("cases")
 KINDS = ("attack", "work")
 NEEDS = ("hosts", "deny_read", "deny_write", "commands", "root", "user")
-"""What a case asks of a sandbox or of the account: hosts allowed by name, reading denied, writing denied below a
+"""Needs of a case, of the sandbox or of the account: hosts allowed by name, reading denied, writing denied below a
 writable directory, several commands that share a session, root, an ordinary user."""
 
 

@@ -1,4 +1,4 @@
-"""What is looked at on the host after a case, each a function of its argument and of what was seen."""
+"""Checks on the host after a case, each a function of its argument and of what was seen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Tree = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one run left behind."""
+    """Traces that one run left behind."""
 
     status: int
     output: str

@@ -1,4 +1,4 @@
-"""What came out, as a table on the terminal and as docs/comparison.md."""
+"""The results, as a table on the terminal and as docs/comparison.md."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _lines(columns: Sequence[Column]) -> Iterator[str]:
 
 
 def _ours(columns: Sequence[Column]) -> Iterator[str]:
-    """What sandboxd fails, those first that another runtime passes."""
+    """Yield the cases that sandboxd fails, those first that another runtime passes."""
     yield "## What sandboxd fails"
     yield ""
     passed_elsewhere = {

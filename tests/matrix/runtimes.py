@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ class Runtime:
     version: str
     words: Callable[[str], list[str]]
     lacks: frozenset[str] = frozenset()
-    """What it cannot be told (`cases_of.NEEDS`)."""
+    """Needs of cases that it cannot be told (`cases_of.NEEDS`)."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -230,8 +229,3 @@ def _python_version(python: str, package: str) -> str:
     if done.returncode:
         raise NotInstalled(f"{package} is not installed for {python}")
     return done.stdout.strip()
-
-
-def is_private(python: str = sys.executable) -> bool:
-    """Whether other accounts cannot reach an interpreter."""
-    return not all(os.stat(path).st_mode & 0o001 for path in Path(os.path.realpath(python)).parents)

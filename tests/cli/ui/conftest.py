@@ -104,7 +104,7 @@ class Shown:
 
     @property
     def text(self) -> str:
-        """What the terminal shows."""
+        """The text that the terminal shows."""
         strips = self.app.screen._compositor.render_strips()
         return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)
 
