@@ -63,9 +63,9 @@ def presets_table() -> str:
 
     rows = []
     for name, preset in PRESETS.items():
-        verb = "opens for writing" if preset.opens else "closes for reading"
+        verb = "opens for writing" if preset.allow_write else "opens" if preset.opens else "closes for reading"
         paths = ", ".join(f"`{path}`" for path in (*preset.allow_write, *preset.deny_read))
-        rows.append(f"- **`{name}`** {verb}: {preset.why}. {paths}")
+        rows.append(f"- **`{name}`** {verb}: {preset.why}. {paths}".rstrip())
     return "\n".join(rows)
 
 

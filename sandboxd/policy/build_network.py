@@ -24,6 +24,7 @@ from sandboxd.policy.sockets.socket_variables import ABSTRACT, named_sockets
 from sandboxd.policy.unreachable import unreachable_rules
 from sandboxd.settings.layer import Placed
 from sandboxd.settings.origins import Origin
+from sandboxd.settings.presets import PRIVATE_NETWORKS
 from sandboxd.settings.rules import URL_PREFIX
 from sandboxd.settings.schema import RequestSection
 from sandboxd.settings.tools import Feeds, RuleList
@@ -98,6 +99,7 @@ class NetworkBuilder:
             denied_addresses=tuple(
                 self._reader.collect(self._reader.entries(_N + "deniedResolvedAddresses"), _network, opens=False)
             ),
+            private_networks=any(one.value == PRIVATE_NETWORKS for one in self._reader.entries("sandbox.presets")),
             allow_unix_sockets=sockets,
             allow_all_unix_sockets=value(_N + "allowAllUnixSockets"),
             control_sockets=tuple(

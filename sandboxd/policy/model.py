@@ -211,6 +211,8 @@ class NetworkPolicy:
     """Only managed settings may set `allowed`."""
     denied_addresses: tuple[str, ...] = ()
     """Networks in CIDR form, beside the built-in ones, that an allowed *name* must not resolve to."""
+    private_networks: bool = False
+    """Rules for hosts of unrelated owners (`*`) cover private networks too."""
     allow_unix_sockets: tuple[SocketRule, ...] = ()
     allow_all_unix_sockets: bool = False
     control_sockets: tuple[str, ...] = ()

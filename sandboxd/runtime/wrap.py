@@ -145,6 +145,7 @@ def fixed_part(policy: Policy) -> Policy:
         strict_allowlist=False,
         managed_domains_only=False,
         denied_addresses=(),
+        private_networks=False,
         parent_proxy=None,
         check_server_name=_NETWORK.check_server_name,
     )

@@ -16,6 +16,8 @@ class Preset:
     deny_read: tuple[str, ...] = ()
 
 
+PRIVATE_NETWORKS = "private-networks"
+
 PRESETS: dict[str, Preset] = {
     "caches": Preset(
         opens=True,
@@ -59,6 +61,12 @@ PRESETS: dict[str, Preset] = {
             "~/Library/Caches/CocoaPods",
             "~/Library/Caches/node-gyp",
         ),
+    ),
+    PRIVATE_NETWORKS: Preset(
+        opens=True,
+        why="`*` in `allowedDomains` means the Internet, so it covers no router, printer or server of a company or a "
+        "home (10/8, 172.16/12, 192.168/16, fc00::/7), also not by a name that leads there; rules that name a host or "
+        "domain do. With this preset `*` covers them too",
     ),
     "credentials": Preset(
         opens=False,

@@ -19,7 +19,7 @@ from sandboxd.settings.key_table import TABLE
 from sandboxd.settings.layer import parse_layer
 from sandboxd.settings.merge import merge
 from sandboxd.settings.origins import Source
-from sandboxd.settings.presets import PRESETS
+from sandboxd.settings.presets import PRESETS, PRIVATE_NETWORKS
 from sandboxd.settings.problems import Severity
 
 SCOPE = PathScope(
@@ -545,8 +545,15 @@ def test_the_credentials_preset_closes_well_known_files() -> None:
     assert {"/home/u/.ssh/id_*", "/home/u/.aws/credentials", "/home/u/.config/gh/hosts.yml", "/home/u/.netrc"} <= closed
 
 
+def test_a_preset_opens_private_networks_and_no_project_does() -> None:
+    assert not build(network(allowedDomains=["*"])).network.private_networks
+    tree = {"sandbox": {"presets": [PRIVATE_NETWORKS]}}
+    assert build(tree).network.private_networks
+    assert not build(tree, Source.PROJECT).network.private_networks
+
+
 def test_a_preset_either_opens_or_closes() -> None:
-    for preset in PRESETS.values():
-        assert bool(preset.allow_write) == preset.opens
+    for name, preset in PRESETS.items():
+        assert bool(preset.allow_write or name == PRIVATE_NETWORKS) == preset.opens
         assert bool(preset.deny_read) != preset.opens
         assert preset.why

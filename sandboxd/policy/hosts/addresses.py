@@ -4,9 +4,10 @@ An allow rule for a name trusts its owner with that name, not with this machine 
 point it at a service on loopback or at a cloud's metadata. So the addresses of the table are refused, in every form,
 unless a rule allows the very address or the name was pinned with `--resolve`.
 
-Private networks (10/8, 172.16/12, 192.168/16, fc00::/7) are not in the table, because many companies have their hosts
-there. `sandbox.network.deniedResolvedAddresses` can refuse them. Nothing answers in the documentation networks, where
-the plain time-out is the better message."""
+Private networks (`PRIVATE`) are not in the table, because many companies have their hosts there: a rule that names a
+host or a domain covers them. `*` means the Internet and does not, unless the preset `private-networks` says so.
+`sandbox.network.deniedResolvedAddresses` can refuse them altogether. Nothing answers in the documentation networks,
+where the plain time-out is the better message."""
 
 from __future__ import annotations
 
@@ -53,6 +54,9 @@ REFUSED: Final[tuple[tuple[str, str], ...]] = (
     ("fd00:c1::/32", "metadata of one cloud"),
     ("fd00:42::42/128", "metadata of one cloud"),
 )
+
+PRIVATE: Final = tuple(map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")))
+"""Networks of companies and homes (RFC 1918, RFC 4193)."""
 
 _RANGES: Final[dict[int, tuple[tuple[int, int, AddressRefusal], ...]]] = {
     version: tuple(
@@ -107,6 +111,11 @@ def _nat64_local(value: int) -> list[int]:
     if not value & 0xFF_FFFF:
         found.append(value >> 24 & _LOW)
     return found
+
+
+def private_network(address: IPAddress) -> IPNetwork | None:
+    """Return the private network that an address belongs to in any of its readings."""
+    return next((network for reading in readings(address) for network in PRIVATE if reading in network), None)
 
 
 def parse_networks(texts: Iterable[str]) -> tuple[IPNetwork, ...]:

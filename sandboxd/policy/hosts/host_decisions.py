@@ -12,6 +12,7 @@
 | 3 | a rule says to ask about it, and no grant allows it | ask |
 | 4 | one of these, another rule or a grant of the session allows it | allow |
 |   | a rule for requests allows some to it (`request_rules`) | allow |
+|   | (a rule for every host, such as `*`, allows no address of a private network) | |
 | 5 | `strictAllowlist` | deny |
 | 6 | otherwise | ask |
 
@@ -22,13 +23,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import lru_cache
+from typing import Final
 
 from sandboxd.policy.decision import ONLY_MANAGED, Behavior, Decision, Reason
-from sandboxd.policy.hosts.addresses import AddressRefusal, IPNetwork, parse_networks, readings, refuse_address
+from sandboxd.policy.hosts.addresses import (
+    AddressRefusal,
+    IPNetwork,
+    parse_networks,
+    private_network,
+    readings,
+    refuse_address,
+)
 from sandboxd.policy.hosts.host_patterns import Host, IPAddress
 from sandboxd.policy.hosts.host_rules import EMPTY, HostRuleSet, compile_rules
 from sandboxd.policy.hosts.request_rules import opening_rule
-from sandboxd.policy.model import HostRule, NetworkPolicy, PortRange
+from sandboxd.policy.model import HostRule, NetworkPolicy, PortRange, RequestRule
 from sandboxd.settings.origins import Origin
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -67,6 +76,10 @@ def decide_host(
             hint=_way_to_loopback(network, host, port),
         )
     rule, grant = allowed.match(host, port), granted.match(host, port)
+    some = opening_rule(network, host, port) if network.requests else None
+    private = None if host.address is None else _uncovered(network, host.address, (rule, grant, some))
+    if private is not None:
+        rule = grant = some = None
     question = compile_rules(network.asked).match(host, port) if network.asked and grant is None else None
     if question is not None and (rule is not None or local is not None):
         text = _text(host, port, "is allowed, and a rule says to ask first")
@@ -78,15 +91,13 @@ def decide_host(
         return Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, _text(host, port, "is allowed"), *_place(rule))
     if grant is not None:
         return Decision(Behavior.ALLOW, Reason.GRANTED, _text(host, port, "was allowed when asked"), *_place(grant))
-    some = opening_rule(network, host, port) if network.requests else None
     if some is not None:
         text = _text(host, port, "is allowed for some requests")
         return Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, text, some.text, some.origin)
     behavior = Behavior.DENY if network.strict_allowlist else Behavior.ASK
     hint = _way_to_allow(network, f"add it with: sandboxd allow domain {host.uri}")
-    return Decision(
-        behavior, Reason.HOST_NOT_LISTED, _text(host, port, "is not on the list of allowed hosts"), hint=hint
-    )
+    what = f"is in a private network ({private}), which {_STRANGERS}" if private else _UNLISTED
+    return Decision(behavior, Reason.HOST_NOT_LISTED, _text(host, port, what), hint=hint)
 
 
 def decide_name(network: NetworkPolicy, host: Host, grants: Sequence[HostRule] = ()) -> Decision:
@@ -140,7 +151,10 @@ def decide_address(
         return _address_allowed(host, target)
     refusal = refuse_address(address, _networks(network.denied_addresses), host_addresses)
     if refusal is None:
-        return _address_allowed(host, target)
+        some = opening_rule(network, host, port) if network.requests else None
+        opening = (compile_rules(network.allowed).match(host, port), granted.match(host, port), some)
+        private = _uncovered(network, address, opening)
+        return _address_allowed(host, target) if private is None else _in_private(network, host, port, target, private)
     return Decision(
         Behavior.DENY,
         Reason.ADDRESS_DENIED if refusal.listed else Reason.LOCAL_ADDRESS,
@@ -161,6 +175,27 @@ def port_is_closed(host: Host, port: int | None) -> Decision:
 
 def _is_here(address: IPAddress | None, host_addresses: Collection[IPAddress]) -> bool:
     return address is not None and refuse_address(address, (), host_addresses) is not None
+
+
+_UNLISTED: Final = "is not on the list of allowed hosts"
+_STRANGERS: Final = "rules for every host do not cover"
+
+
+def _uncovered(
+    network: NetworkPolicy, address: IPAddress, opening: Sequence[HostRule | RequestRule | None]
+) -> IPNetwork | None:
+    """Return the private network of an address that is allowed by rules for hosts of unrelated owners alone."""
+    if network.private_networks or not any(opening):
+        return None
+    private = private_network(address)
+    named = private is None or any(rule is not None and not rule.pattern.covers_strangers for rule in opening)
+    return None if named else private
+
+
+def _in_private(network: NetworkPolicy, host: Host, port: int, target: Host, private: IPNetwork) -> Decision:
+    text = f"{_text(host, port, 'leads to')} {target.name} in a private network ({private}), which {_STRANGERS}"
+    way = f"if that is meant, name it: sandboxd allow domain {host.authority(port)}"
+    return Decision(Behavior.DENY, Reason.ADDRESS_DENIED, text, hint=_way_to_allow(network, way))
 
 
 def is_local_name(host: Host) -> bool:

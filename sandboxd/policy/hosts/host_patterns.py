@@ -252,7 +252,7 @@ class HostPattern:
     | `ok.test` | that name; also an address, in any spelling |
     | `*.ok.test` | every name below `ok.test` at any depth, never `ok.test` itself |
     | `.ok.test` | `ok.test` and every name below it, as squid, curl and cookies read it |
-    | `*` | everything, addresses included (the address guard still refuses local ones) |
+    | `*` | everything, addresses included (but those of private networks, and what the address guard refuses) |
     | any of these with `:PORT` | the same on that port only; an IPv6 address with a port needs brackets |
 
     `text` is the rule as its author wrote it. `host` is the exact host or the suffix's apex, None for `*`."""
@@ -308,11 +308,14 @@ class HostPattern:
         return self.below and host.address is None and host.name.endswith("." + self.host.name)
 
     @property
-    def is_broad(self) -> bool:
+    def covers_strangers(self) -> bool:
         """True for a rule that covers hosts of unrelated owners (`*`, `*.github.io`)."""
-        if self.host is None:
-            return True
-        return self.below and ("." not in self.host.name or is_shared_suffix(self.host.name))
+        return self.host is None or (self.below and is_shared_suffix(self.host.name))
+
+    @property
+    def is_broad(self) -> bool:
+        """True also for a rule below one label (`*.corp`), whose owners may be unrelated."""
+        return self.covers_strangers or (self.below and self.host is not None and "." not in self.host.name)
 
     def __str__(self) -> str:
         return self.text

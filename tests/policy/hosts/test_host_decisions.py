@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from sandboxd.policy.build_network import local_ports
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.hosts.host_decisions import decide_address, decide_host
-from sandboxd.policy.hosts.host_patterns import HostPattern, parse_host
+from sandboxd.policy.hosts.host_patterns import Host, HostPattern, parse_host
 from sandboxd.policy.hosts.host_rules import HostRuleSet, compile_rules
-from sandboxd.policy.model import HostRule, NetworkPolicy, PortRange
+from sandboxd.policy.model import HostRule, NetworkPolicy, PortRange, RequestRule
 from sandboxd.settings.origins import Origin, Source
 
 ALLOW, ASK, DENY = Behavior.ALLOW, Behavior.ASK, Behavior.DENY
@@ -82,6 +82,51 @@ def test_an_empty_or_absent_list_allows_nothing() -> None:
 def test_decisions(allowed: list[str], denied: list[str], host: str, behavior: Behavior, reason: Reason) -> None:
     decision = decide(policy(*allowed, denied=tuple(denied)), host)
     assert (decision.behavior, decision.reason) == (behavior, reason)
+
+
+PRIVATE = ("10.0.0.5", "172.16.0.1", "172.31.255.255", "192.168.1.1", "[fd12::1]", "[fc00::1]", "[::ffff:10.0.0.5]")
+
+
+@pytest.mark.parametrize("host", PRIVATE)
+def test_a_rule_for_every_host_means_the_internet(host: str) -> None:
+    """A rule or grant that names the address, or the preset, is the way to a private network."""
+    everything = policy("*")
+    unlisted = decide(everything, host)
+    assert (unlisted.behavior, unlisted.reason) == (ASK, Reason.HOST_NOT_LISTED) and "private network" in unlisted.text
+    assert decide(replace(everything, strict_allowlist=True), host).behavior is DENY
+    assert decide(policy("*", host), host).allowed
+    assert decide_host(everything, parse_host(host), 443, rules(host)).allowed
+    assert decide_host(everything, parse_host(host), 443, rules("*")).behavior is ASK
+    assert decide(replace(everything, private_networks=True), host).allowed
+    requests = (RequestRule(HostPattern.parse("*"), Behavior.ALLOW, FILE),)
+    assert decide(NetworkPolicy(requests=requests), host).behavior is ASK
+    assert decide(NetworkPolicy(requests=requests), "8.8.8.8").allowed
+
+
+@pytest.mark.parametrize("rule", ["*", "*:443", "*.github.io", ".github.io"])
+@pytest.mark.parametrize("address", [one.strip("[]") for one in PRIVATE])
+def test_a_name_of_a_stranger_leads_to_no_private_network(rule: str, address: str) -> None:
+    def leads(network: NetworkPolicy, grants: tuple[HostRule, ...] = ()) -> Decision:
+        return decide_address(network, name, 443, ip_address(address), grants=grants)
+
+    name, named = parse_host("a.github.io"), policy(rule, "a.github.io:443")
+    refused = leads(policy(rule))
+    assert (refused.behavior, refused.reason) == (DENY, Reason.ADDRESS_DENIED)
+    assert refused.hint.endswith("sandboxd allow domain a.github.io:443")
+    assert leads(named).allowed and leads(policy("*.a.github.io", ".a.github.io")).allowed
+    assert leads(policy(rule), rules("a.github.io")).allowed
+    assert not leads(policy(rule), rules("b.github.io")).allowed
+    assert leads(replace(policy(rule), private_networks=True)).allowed
+    assert leads(policy(rule, Host.of_address(ip_address(address)).uri)).allowed
+    assert decide_address(policy(rule), name, 443, ip_address(address), pinned=True).allowed
+    assert decide_address(policy(rule), name, 443, ip_address("8.8.8.8")).allowed
+
+
+def test_names_of_a_company_lead_to_its_network() -> None:
+    for rule in ("*.corp.test", "*.corp", "nas.corp"):
+        assert decide_address(policy(rule, "*"), parse_host("nas.corp"), 80, ip_address("10.0.0.5")).allowed is (
+            rule != "*.corp.test"
+        )
 
 
 def test_strict_lists_turn_questions_into_denials() -> None:
