@@ -29,6 +29,9 @@ _QUANTITIES = "sandboxd.quantities"
 # Facts of the kernel about processes, read in one place.
 _PROCESSES = "sandboxd.processes"
 
+# How the daemon runs programs.
+_CHILDREN = "sandboxd.children"
+
 # Each part of a daemon makes its own record for the next daemon.
 _HANDOVER = "sandboxd.handover"
 
@@ -44,6 +47,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sandboxd": (),  # sandboxd/__init__.py: the version, and where the code is
     "sandboxd.errors": (),
     "sandboxd.paths": (),
+    _CHILDREN: (),
     _PROCESSES: (),
     _QUANTITIES: (),
     "sandboxd.handover": ("sandboxd.errors",),
@@ -56,16 +60,18 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         _PROGRAMS,
     ),
     "sandboxd.backends": (
-        "sandboxd.errors", _HANDOVER, _PATHS, _PROCESSES, "sandboxd.policy", "sandboxd.plan", _ORIGIN, _QUANTITIES,
+        "sandboxd.errors", _CHILDREN, _HANDOVER, _PATHS, _PROCESSES, "sandboxd.policy", "sandboxd.plan", _ORIGIN,
+        _QUANTITIES,
     ),
     "sandboxd.proxy": ("sandboxd.errors", _HANDOVER, _QUANTITIES, "sandboxd.policy"),
     "sandboxd.runtime": (
         "sandboxd.errors", "sandboxd.policy", "sandboxd.plan", "sandboxd.backends.base", "sandboxd.proxy", _ORIGIN,
-        _HANDOVER, _PATHS, _PROCESSES, _QUANTITIES,
+        _CHILDREN, _HANDOVER, _PATHS, _PROCESSES, _QUANTITIES,
     ),
     "sandboxd.daemon": (
-        "sandboxd.__version__", _HANDOVER, _PROGRAMS, _PATHS, "sandboxd.errors", "sandboxd.settings", "sandboxd.policy",
-        "sandboxd.host", "sandboxd.backends.base", "sandboxd.proxy.host_addresses", "sandboxd.runtime",
+        "sandboxd.__version__", _CHILDREN, _HANDOVER, _PROGRAMS, _PATHS, "sandboxd.errors", "sandboxd.settings",
+        "sandboxd.policy", "sandboxd.host", "sandboxd.backends.base", "sandboxd.proxy.host_addresses",
+        "sandboxd.runtime",
     ),
     "sandboxd.rpc": (
         "sandboxd.__version__", "sandboxd.PACKAGE", _HANDOVER, _PROCESSES, "sandboxd.daemon", "sandboxd_client.wire",

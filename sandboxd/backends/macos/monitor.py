@@ -19,7 +19,7 @@ from itertools import chain, repeat
 from sandboxd.backends.base import Observer
 from sandboxd.backends.macos.log_lines import Denial, LogLines, make_tag
 from sandboxd.backends.macos.refusals import refusal_of
-from sandboxd.backends.macos.spawning import PIPE, end, spawn
+from sandboxd.children import PIPE, Child
 from sandboxd.errors import HostError
 
 LOG = "/usr/bin/log"
@@ -33,7 +33,6 @@ PROVOKED = "provoked"
 """The launch of the refusal that the monitor waits for."""
 PROVOKE_AFTER_S = (0.5, 1.0, 2.0, 5.0, 15.0)
 """Pauses before each provocation; the last one repeats."""
-_CHUNK = 64 * 1024
 _REASON = 300
 
 # The stream ends with the daemon, even a killed one: that closes its standard input.
@@ -157,29 +156,27 @@ class LogMonitor:
         """Run the stream to its end and return the reason."""
         words = self._command(self.suffix)
         self._starts += 1
+        complaints = bytearray()
         try:
-            process = await spawn(
-                "/bin/sh", "-c", _TIED, "sh", *words, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=_CHUNK
+            child = Child(
+                ("/bin/sh", "-c", _TIED, "sh", *words), stdin=PIPE, output=self._read, errors=complaints.extend
             )
         except OSError as error:
             return f"{words[0]} cannot be started: {error.strerror}"
-        assert process.stdout is not None and process.stderr is not None
-        loop = asyncio.get_running_loop()
-        complaints = loop.create_task(process.stderr.read(), name="log-monitor-stderr")
-        provoking = loop.create_task(self._provoke_until_heard(), name="log-monitor-provoke")
+        provoking = asyncio.get_running_loop().create_task(self._provoke_until_heard(), name="log-monitor-provoke")
         try:
-            while data := await process.stdout.read(_CHUNK):
-                if self._provoke is None:
-                    self._runs()
-                for denial in self._lines.feed(data):
-                    self._deliver(denial)
-            status = await process.wait()
-            return _why(words[0], status, await complaints)
+            await child.over()
         finally:
-            complaints.cancel()
             provoking.cancel()
             await asyncio.wait([provoking])
-            await end(process)
+            status = await child.end()
+        return _why(words[0], status, complaints)
+
+    def _read(self, data: bytes) -> None:
+        if self._provoke is None:
+            self._runs()
+        for denial in self._lines.feed(data):
+            self._deliver(denial)
 
     def _runs(self) -> None:
         if self.state is MonitorState.STARTING:
@@ -208,7 +205,7 @@ class LogMonitor:
             waiting.set()
 
 
-def _why(program: str, status: int, complaints: bytes) -> str:
+def _why(program: str, status: int, complaints: bytes | bytearray) -> str:
     lines = complaints.decode("utf-8", "replace").strip().splitlines()
     words = f": {lines[-1][:_REASON]}" if lines else ""
     if status == 64:

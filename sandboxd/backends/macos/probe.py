@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from sandboxd.backends.macos.seatbelt.dialect import CONSTRUCTS, TIOCSTI, Construct, whole_probe
 from sandboxd.backends.macos.seatbelt.path_spellings import real_spelling
-from sandboxd.backends.macos.spawning import DEVNULL, PIPE, end, spawn
+from sandboxd.children import DEVNULL, run_program
 from sandboxd.errors import HostError
 
 SANDBOX_EXEC = "/usr/bin/sandbox-exec"
@@ -118,19 +118,14 @@ async def try_sandbox(sandbox_exec: str, tag: str = "") -> None:
 async def _run(words: list[str], stdin: int = DEVNULL) -> tuple[int, str]:
     """Return exit status and last line of standard error. Raises HostError."""
     try:
-        process = await spawn(*words, env={"PATH": _PATH}, stdin=stdin, stderr=PIPE)
+        done = await run_program(words, TIMEOUT_S, env={"PATH": _PATH}, stdin=stdin, output=False, errors=True)
     except OSError as error:
         raise HostError(
             "sandbox_exec_missing",
             f"{words[0]} cannot be started: {error.strerror}",
             hint="it is part of macOS; restore it, or see whether the disk is damaged",
         ) from error
-    try:
-        async with asyncio.timeout(TIMEOUT_S):
-            _, errors = await process.communicate()
-    except TimeoutError:
-        raise HostError("seatbelt_failed", f"{words[0]} did not come to an end", hint="run: sandboxd check") from None
-    finally:
-        await end(process)
-    lines = errors.decode("utf-8", "replace").strip().splitlines()
-    return process.returncode or 0, lines[-1][:_LAST_WORDS] if lines else ""
+    if done.status is None:
+        raise HostError("seatbelt_failed", f"{words[0]} did not come to an end", hint="run: sandboxd check")
+    lines = done.errors.decode("utf-8", "replace").strip().splitlines()
+    return done.status, lines[-1][:_LAST_WORDS] if lines else ""

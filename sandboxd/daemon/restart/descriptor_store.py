@@ -11,7 +11,6 @@ anything stored."""
 from __future__ import annotations
 
 import array
-import asyncio
 import contextlib
 import errno
 import os
@@ -22,6 +21,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandboxd.children import run_program
 from sandboxd.errors import HostError
 from sandboxd.handover.crash_documents import document_in, gathered, parse_name
 from sandboxd.handover.document import Incoming, Outgoing, read_document
@@ -247,22 +247,10 @@ async def _ask(*what: str) -> str:
         return ""
     words = (program, *(("--user",) if user else ()), *what)
     try:
-        process = await asyncio.create_subprocess_exec(
-            *words,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
+        done = await run_program(words, ASKED_WITHIN_S)
     except OSError:
         return ""
-    try:
-        async with asyncio.timeout(ASKED_WITHIN_S):
-            output, _ = await process.communicate()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        return ""
-    return output.decode(errors="replace")
+    return "" if done.status is None else done.output.decode(errors="replace")
 
 
 def names_restart(jobs: str, unit: str) -> bool:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, M
 from dataclasses import dataclass, replace
 
 from sandboxd import __version__
+from sandboxd.children import run_program
 from sandboxd.daemon.lifecycle import SIGNALS
 from sandboxd.errors import HostError
 from sandboxd.handover.document import READABLE, VERSIONS, Incoming, Outgoing, read_document
@@ -88,29 +89,21 @@ class DaemonProgram:
     async def tried(self) -> str:
         """Try the program and return its version. Raises HostError `restart_failed`."""
         try:
-            process = await asyncio.create_subprocess_exec(
-                self.path,
-                *self.arguments,
+            done = await run_program(
+                (self.path, *self.arguments),
+                TRIAL_S,
                 env={**_without(self.environment, _MANAGER), _TRIAL: "1"},
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
+                cwd=None,
+                errors=True,
             )
         except OSError as error:
             raise _failed(f"{self.path}: {error.strerror}") from error
-        try:
-            async with asyncio.timeout(TRIAL_S):
-                output, errors = await process.communicate()
-        except TimeoutError:
-            raise _failed(f"it printed nothing within {TRIAL_S:g} s") from None
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        if process.returncode:
-            lines = errors.decode(errors="replace").strip().splitlines()
-            raise _failed(lines[-1] if lines else f"status {process.returncode}")
-        return _judge(output)
+        if done.status is None:
+            raise _failed(f"it did not end within {TRIAL_S:g} s")
+        if done.status:
+            lines = done.errors.decode(errors="replace").strip().splitlines()
+            raise _failed(lines[-1] if lines else f"status {done.status}")
+        return _judge(done.output)
 
     def execute(self, outgoing: Outgoing) -> None:
         """Execute the program in place of this one. Does not return.

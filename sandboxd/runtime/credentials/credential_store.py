@@ -10,13 +10,13 @@ import contextlib
 import os
 import re
 import resource
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from sandboxd.children import run_program
 from sandboxd.errors import CallerError, HostError
 from sandboxd.policy.model import CredentialSource, SourceKind
 
@@ -147,29 +147,14 @@ class CredentialStore:
         """Return what a program prints, within limits of time and size. Raises HostError."""
         environment = {name: self._environment[name] for name in _PASSED_ON if name in self._environment}
         try:
-            process = await asyncio.create_subprocess_exec(
-                *argv, cwd="/", env={"PATH": _PATH, **environment}, start_new_session=True,
-                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-            )  # fmt: skip
+            done = await run_program(argv, COMMAND_S, env={"PATH": _PATH, **environment}, most=LONGEST)
         except OSError as error:
             raise _unusable(source, f"{argv[0]} does not start: {error.strerror}") from None
-        assert process.stdout is not None
-        text = b""
-        try:
-            async with asyncio.timeout(COMMAND_S):
-                while len(text) <= LONGEST and (more := await process.stdout.read(LONGEST)):
-                    text += more
-                status = await process.wait() if len(text) <= LONGEST else 0
-        except TimeoutError:
-            raise _unusable(source, f"{argv[0]} does not end within {COMMAND_S:.0f} s") from None
-        finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
-        if status:
-            raise _unusable(source, f"{argv[0]} ends with status {status}")
-        return text
+        if done.status is None:
+            raise _unusable(source, f"{argv[0]} does not end within {COMMAND_S:.0f} s")
+        if done.status and len(done.output) <= LONGEST:
+            raise _unusable(source, f"{argv[0]} ends with status {done.status}")
+        return done.output
 
     def _protect(self) -> None:
         """Keep memory out of core dumps from now on: the limit for files, the filter for programs that take dumps."""

@@ -7,16 +7,14 @@ could write does not run. At most `AT_ONCE` run at a time, each for `LONGEST_S`,
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
-import signal
 import socket
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
+from sandboxd.children import run_program
 from sandboxd.runtime.prompts.prompt_records import Asked, QuestionKind
 
 AT_ONCE: Final = 4
@@ -114,23 +112,14 @@ class Notifying:
         facts = facts_of(asked, self._page())
         shown = {_SHOWN[name]: str(value) for name, value in facts.items() if name in _SHOWN}
         variables = {name: value[:_LONGEST_VARIABLE].replace("\0", "") for name, value in shown.items()}
+        text = json.dumps(facts).encode() + b"\n"
         try:
-            process = await asyncio.create_subprocess_exec(
-                *argv, cwd="/", env={**self._environment, **variables}, start_new_session=True,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-            )  # fmt: skip
+            done = await run_program(argv, LONGEST_S, env={**self._environment, **variables}, stdin=text, output=False)
         except (OSError, ValueError) as error:
             return f"it does not start: {getattr(error, 'strerror', None) or error}"
-        try:
-            async with asyncio.timeout(LONGEST_S):
-                await process.communicate(json.dumps(facts).encode() + b"\n")
-        except TimeoutError:
+        if done.status is None:
             return f"it does not end within {LONGEST_S:.0f} s"
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-        return f"it ends with status {process.returncode}" if process.returncode else ""
+        return f"it ends with status {done.status}" if done.status else ""
 
 
 def facts_of(asked: Asked, page: str) -> dict[str, object]:

@@ -2,7 +2,8 @@
 that every Python that is started from there gets it too.
 
 The names that macOS lacks are gone, `/proc` is gone, the credentials of a peer come as LOCAL_PEERCRED. Code of the
-tests keeps `/proc`. What differs without a name (kqueue, limits, signals, error numbers) is not imitated.
+tests keeps `/proc`. Of kqueue there is what tells of the end of a process. What differs without a name (limits,
+signals, error numbers) is not imitated.
 """
 
 from __future__ import annotations
@@ -151,6 +152,27 @@ def _get_path() -> None:
     fcntl.fcntl = getpath
 
 
+def _kqueue() -> None:
+    """One that waits for the end of one process."""
+    open_process = os.pidfd_open
+
+    class Queue:
+        def control(self, events: list[int], limit: int) -> list[int]:
+            self._descriptor = open_process(events[0])
+            return []
+
+        def fileno(self) -> int:
+            return self._descriptor
+
+        def close(self) -> None:
+            os.close(self._descriptor)
+
+    names: dict[str, Any] = {"kqueue": Queue, "kevent": lambda pid, *_: pid}
+    for name in ("KQ_FILTER_PROC", "KQ_EV_ADD", "KQ_NOTE_EXIT"):
+        names[name] = 0
+    vars(select).update(names)
+
+
 def _system_proxies() -> None:
     """What urllib asks about the system's settings."""
     module: Any = types.ModuleType("_scproxy")
@@ -158,6 +180,7 @@ def _system_proxies() -> None:
     sys.modules["_scproxy"] = module
 
 
+_kqueue()
 _remove()
 _get_path()
 _system_proxies()
