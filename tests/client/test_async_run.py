@@ -20,6 +20,7 @@ from sandboxd_client import (
     RpcError,
     SandboxSetupError,
 )
+from sandboxd_client.running.processes import kill_command, kill_group
 from sandboxd_client.testing import FakeDaemon
 from support import processes
 from support.waiting import time_limits, wait_until_async
@@ -178,3 +179,40 @@ async def test_nothing_is_left_open(fake: FakeDaemon) -> None:
             fake.disconnect()
             await box.status()
         await wait_until_async(lambda: len(os.listdir("/proc/self/fd")) <= before)
+
+
+async def test_what_is_not_read_holds_no_end_up(abox: AsyncClient) -> None:
+    """Of a command that prints without end, when asyncio's buffers are full."""
+    expected = (128 + signal.SIGTERM, 128 + signal.SIGPIPE)
+    async with asyncio.timeout(20):
+        with pytest.raises(ZeroDivisionError):
+            async with await abox.spawn("yes", stdout=subprocess.PIPE, grace=1000) as process:
+                output: Any = process.stdout
+                await wait_until_async(lambda: output._paused, "asyncio reads no more")
+                assert await process.stop() in expected
+                raise ZeroDivisionError
+        assert process.returncode in expected
+        for _ in range(20):
+            run = asyncio.ensure_future(abox.run("yes", capture_output=True, grace=1000))
+            for _ in range(30):
+                await asyncio.sleep(0.001)
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+
+
+async def test_a_number_of_another_process_gets_no_signal() -> None:
+    async with asyncio.timeout(20):
+        shell = await asyncio.create_subprocess_exec("sh", "-c", "setsid sleep 300 & echo $!; wait $!", stdout=-1)
+        assert shell.stdout is not None
+        other = int(await shell.stdout.readline())
+        await wait_until_async(lambda: os.getpgid(other) == other)
+        for group in (False, True):
+            kill_command(other, group=group)
+        kill_group(other)
+        assert processes.is_alive(other)
+        os.kill(other, signal.SIGKILL)
+        assert await shell.wait() == 128 + signal.SIGKILL
+        own = await asyncio.create_subprocess_exec("sleep", "300", start_new_session=True)
+        kill_command(own.pid, group=True)
+        assert await own.wait() == -signal.SIGKILL

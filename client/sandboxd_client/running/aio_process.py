@@ -126,7 +126,7 @@ class AsyncProcess:
 
     async def stop(self, grace: float | None = None) -> int:
         """Send SIGTERM, and after `grace` seconds SIGKILL to the whole tree."""
-        await end(self, self._process.wait(), self.grace if grace is None else grace)
+        await end(self, self._gone(), self.grace if grace is None else grace)
         self._abandon_relay()
         return self.returncode or 0
 
@@ -156,6 +156,15 @@ class AsyncProcess:
         while self._relay is not None and not self._relay.finish(0):  # noqa: ASYNC110 - a join cannot be cancelled
             await asyncio.sleep(_POLL_S)
 
+    async def _gone(self) -> None:
+        """Wait for the process. `wait` of asyncio waits for its pipes too, which stay full where nothing is read."""
+        while self._process.returncode is None:  # noqa: ASYNC110 - asyncio sets it and tells of it by `wait` alone
+            await asyncio.sleep(_POLL_S)
+
+    def _close(self) -> None:
+        """Close the streams, whatever is left in them."""
+        self._process._transport.close()  # type: ignore[attr-defined]
+
     def _abandon_relay(self) -> None:
         if self._relay is not None:
             self._relay.abandon()
@@ -169,6 +178,7 @@ class AsyncProcess:
         """Wait for the end; after an exception end the command."""
         if kind is not None:
             await self.stop()
+            self._close()
         await self._process.wait()
         await self._drain()
 
@@ -258,7 +268,7 @@ async def end(process: AsyncProcess, ending: Awaitable[Any], grace: float) -> No
             await ending
     except TimeoutError:
         process.kill()
-        await process._process.wait()
+        await process._gone()
     except BaseException:
         process.kill()
         raise
@@ -284,7 +294,8 @@ async def complete(process: AsyncProcess, input: bytes | str | None, within_s: f
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
     except asyncio.CancelledError:
-        await end(process, process._process.wait(), process.grace)
+        await end(process, process._gone(), process.grace)
+        process._close()
         raise
     except BaseException:
         process.kill()

@@ -45,7 +45,7 @@ def kill_command(pid: int, *, group: bool = False) -> None:
 
 
 def kill_group(leader: int) -> None:
-    """Kill the rest of a group; its id stays reserved while a member lives."""
+    """Kill the rest of the group of a child that may have ended; its id stays reserved while a member lives."""
     _kill(leader, SIGKILL, True)
 
 
@@ -59,6 +59,8 @@ def in_this_namespace(pid: int) -> bool | None:
 
 
 def _kill(pid: int, number: int, group: bool) -> None:
+    if _is_anothers(pid):
+        return
     try:
         if group:
             os.killpg(pid, number)
@@ -66,6 +68,12 @@ def _kill(pid: int, number: int, group: bool) -> None:
             os.kill(pid, number)
     except (ProcessLookupError, PermissionError):  # macOS: EPERM for a group of zombies
         pass
+
+
+def _is_anothers(pid: int) -> bool:
+    """Return whether another process has the number by now: a thread of asyncio waits for children (Python 3.11)."""
+    status, own = _status(pid), str(os.getpid())
+    return status is not None and status.get("PPid") != [own] and os.readlink("/proc/self") == own
 
 
 def _send(pid: int, parent: int, number: int) -> None:
