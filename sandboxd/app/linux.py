@@ -10,8 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from sandboxd.app.loaded_code import linked_files, own_code, source_trees
 from sandboxd.app.platform import BackendContext, LaunchHandover, Platform
-from sandboxd.backends.linux.backend import LAYERS as LINUX_LAYERS
-from sandboxd.backends.linux.backend import PROCESS_LIMIT, WEAKER_WARNING, LinuxBackend, LinuxTools
+from sandboxd.backends.linux.backend import LinuxBackend
 from sandboxd.backends.linux.bwrap.bwrap_options import PROBE_PARTS, probe_options
 from sandboxd.backends.linux.bwrap.orphans import end_orphans
 from sandboxd.backends.linux.command_limits import (
@@ -27,6 +26,8 @@ from sandboxd.backends.linux.helper.supervision import ABSENT_NAMES, NOTIFICATIO
 from sandboxd.backends.linux.landlock.confinement import Landlock
 from sandboxd.backends.linux.landlock.landlock_probe import REMEDY as LANDLOCK_REMEDY
 from sandboxd.backends.linux.landlock.landlock_probe import find_landlock
+from sandboxd.backends.linux.launch_recipe import LAYERS as LINUX_LAYERS
+from sandboxd.backends.linux.launch_recipe import PROCESS_LIMIT, WEAKER_WARNING, LinuxTools
 from sandboxd.backends.linux.network.capture import NOTHING, Reach
 from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
 from sandboxd.backends.linux.network.unix_sockets import with_names

@@ -7,31 +7,28 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from sandboxd.backends.base import LONGEST_GRACE_S, LaunchHandle, LaunchSpec, Observer, PreparedHandle
-from sandboxd.backends.linux.bwrap.bwrap_options import BwrapOptions, probe_options, render
+from sandboxd.backends.linux.bwrap.bwrap_options import BwrapOptions, probe_options
 from sandboxd.backends.linux.bwrap.late_names import (
     Expectations,
     GuardedSetup,
     LateNames,
-    denied_names,
-    empty_directory,
 )
 from sandboxd.backends.linux.bwrap.orphans import end_processes
 from sandboxd.backends.linux.bwrap.sandbox_setup import SandboxSetup
-from sandboxd.backends.linux.command_limits import NO_GROUPS, CommandLimits, ControlGroups, LimitedSetup, LimitWatch
+from sandboxd.backends.linux.command_limits import NO_GROUPS, CommandLimits, LimitedSetup, LimitWatch
 from sandboxd.backends.linux.helper.bridge import Bridge, ExpectedLaunch, Handle
-from sandboxd.backends.linux.helper.bridge_protocol import INFO_DESCRIPTOR, INIT_WORDS, OPTIONS_DESCRIPTOR
+from sandboxd.backends.linux.helper.bridge_protocol import INIT_WORDS
 from sandboxd.backends.linux.helper.expected_launch import Preparation
 from sandboxd.backends.linux.helper.launch import Launching, NullObserver, PendingSetup, Releasable
-from sandboxd.backends.linux.helper.launch_configuration import MAX_PORT_RANGES, Flags, LaunchConfiguration, Listener
+from sandboxd.backends.linux.helper.launch_configuration import Flags, LaunchConfiguration
 from sandboxd.backends.linux.helper.launch_records import CaptureRecord, LaunchRecord
-from sandboxd.backends.linux.helper.supervision import absence_of, flags_of, layers_of, without_notification
-from sandboxd.backends.linux.landlock.confinement import NO_LANDLOCK, Landlock
-from sandboxd.backends.linux.network.capture import NOTHING, SESSION_LOCALHOST, Ability, capture_for
+from sandboxd.backends.linux.launch_recipe import LISTENERS, LaunchRecipes, LinuxTools
+from sandboxd.backends.linux.network.capture import NOTHING, Ability, capture_for
 from sandboxd.backends.linux.network.capture_probe import probe_capture
 from sandboxd.backends.linux.network.namespace_hold import NamespaceHold
 from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
@@ -49,24 +46,8 @@ from sandboxd.policy.model import NO_LIMITS, Limits
 from sandboxd.policy.violation import limit_met
 from sandboxd.quantities import size_text
 
-HTTP_PORT = 3128
-SOCKS_PORT = 1080
 GRACE_MS = int(LONGEST_GRACE_S * 1000)
 EXPIRES_IN_S = 60.0
-_BACKLOG = 4096
-_LISTENERS = (Listener.tcp("127.0.0.1", HTTP_PORT, _BACKLOG), Listener.tcp("127.0.0.1", SOCKS_PORT, _BACKLOG))
-
-INFO_WORDS = ("--info-fd", str(INFO_DESCRIPTOR))
-LAYERS = ("seccomp", "network-proxy")
-"""Layers beside those of a plan's mounts and namespaces."""
-PROCESS_LIMIT = "process-limit"
-"""The layer in which the kernel counts the processes of a command."""
-WEAKER = {"namespaces": "namespaces-weaker"}
-"""Names of layers under `enableWeakerNestedSandbox`."""
-WEAKER_WARNING = (
-    "weaker nested sandbox: this container allows no /proc of its own, so the command sees the names and arguments of "
-    "the processes around it, and /proc is read-only (sandbox.enableWeakerNestedSandbox)"
-)
 
 
 class PlaceholderHolder(Protocol):
@@ -106,25 +87,6 @@ class CleanupService(Protocol):
     async def look(self, launch_id: str, could_write: Callable[[str], bool]) -> Neutralised:
         """Clean up after the command. Raises SandboxdError."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class LinuxTools:
-    """Absolute paths of the programs that this back end runs, and their limits."""
-
-    launcher: str
-    bwrap: str
-    weaker_nesting: bool = False
-    unwatched: str = ""
-    """The reason why system calls cannot be watched; empty where they can."""
-    unbounded: str = ""
-    """The reason why processes cannot be limited; empty where they can."""
-    groups: ControlGroups = NO_GROUPS
-    """The way to control groups for limits."""
-    landlock: Landlock = NO_LANDLOCK
-    """The Landlock features of this kernel."""
-    unguarded: str = ""
-    """The reason why names are kept absent by placeholders; empty where without."""
 
 
 class LinuxBackend:
@@ -167,6 +129,7 @@ class LinuxBackend:
         self._launches: dict[str, Launching] = {}
         self._inherited: dict[str, LaunchRecord] = {}
         self._watch = LimitWatch()
+        self._recipes = LaunchRecipes(machine, bridge.path, GRACE_MS)
 
     def overlays_of(self, session_tmp: str, home: str) -> frozenset[str]:
         """Return which of `/tmp` and the home directory a session has overlays of."""
@@ -188,11 +151,11 @@ class LinuxBackend:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about degraded isolation of the next sandbox."""
-        return (WEAKER_WARNING,) if self._tools is not None and self._tools.weaker_nesting else ()
+        return () if self._tools is None else self._tools.warnings
 
     def named(self, layers: tuple[str, ...]) -> tuple[str, ...]:
         """Return the names of layers, with the weaker names where they apply."""
-        return tuple(WEAKER.get(layer, layer) for layer in layers) if self.warnings else layers
+        return layers if self._tools is None else self._tools.named(layers)
 
     async def ready(self) -> None:
         self._tools = await self._find_tools()
@@ -209,7 +172,7 @@ class LinuxBackend:
             configuration = LaunchConfiguration(
                 arguments=(b"true",),
                 filter=build_filter(self._machine),
-                listeners=_LISTENERS,
+                listeners=LISTENERS,
                 grace_ms=GRACE_MS,
                 flags=Flags.WAIT,
             )
@@ -258,36 +221,12 @@ class LinuxBackend:
         if self._tools is None:
             hint = "report this defect of sandboxd with the daemon's log"
             raise LaunchError("backend_not_ready", "internal error: the back end is not ready", hint=hint)
-        supervision, missing = plan.supervision, tuple[str, ...]()
-        if self._tools.unwatched:
-            supervision, missing = without_notification(supervision, self._tools.unwatched)
-        guard = self._tools.landlock.guard(plan.view)
-        if plan.view.guards and (guard is None or self._tools.unwatched):
-            raise LaunchError(
-                "guard_lost",
-                f"names cannot be kept absent as planned: {self._tools.unwatched or self._tools.landlock.reason}",
-                hint="sandboxd restart",
-            )
-        unbound = plan.view.unbound
+        unbound, tools = plan.view.unbound, self._tools
         entries = () if unbound is None else await asyncio.to_thread(bound_entries, TMP, unbound)
-        options = render(plan, weaker=self._tools.weaker_nesting, root=os.geteuid() == 0, entries=entries)
-        configuration = LaunchConfiguration(
-            arguments=tuple(os.fsencode(word) for word in plan.argv),
-            filter=build_filter(self._machine, supervision),
-            listeners=_LISTENERS,
-            grace_ms=GRACE_MS,
-            flags=Flags.WAIT | Flags.STAY | Flags.PREPARED * waits | flags_of(supervision),
-            removals=tuple(os.fsencode(pattern) for pattern in plan.removed_variables),
-            asked_ports=plan.network.local_ports[:MAX_PORT_RANGES],
-            processes=None if self._tools.unbounded or plan.processes is None else plan.processes.most,
-            confinement=self._tools.landlock.confine(options.roots),
-            guard=guard,
-        )
-        groups = self._tools.groups
-        processes = plan.processes
-        if processes is not None and not groups.found and configuration.processes is None:
-            processes = replace(processes, counted=False)
-        limits = CommandLimits(launch_id, plan.limits, processes, groups, self._watch)
+        recipe = self._recipes.of(plan, tools, self.ability, entries)
+        options = recipe.options
+        configuration = recipe.configure(plan.argv, waits=waits)
+        limits = CommandLimits(launch_id, plan.limits, recipe.processes, tools.groups, self._watch)
         await self._placeholders.prepare(plan.view.placeholders)
         territory = territory_of(plan.view)
         if not waits:
@@ -297,23 +236,20 @@ class LinuxBackend:
         except BaseException:
             self._cleanup.forget(launch_id)
             raise
-        capture = capture_for(self.ability, plan.network)
-        pending_setup = PendingSetup(options, self.ability, plan.network)
-        denied = denied_names(plan.view)
         late_names = LateNames(
             plan.view.guards, self._appearances, self._worker, partial(self._paced, launch_id), plan.view.closed,
-            denied, empty_directory(plan.view),
+            recipe.denied, recipe.empty,
         )  # fmt: skip
         forget = partial(self._forget, launch_id, late_names)
         launch = Launching(
-            launch_id, observer, hold, self._bridge.log, plan.view, territory, pending_setup, self._look_after, forget,
-            self._cleanup.claimed,
+            launch_id, observer, hold, self._bridge.log, plan.view, territory, recipe.pending_setup, self._look_after,
+            forget, self._cleanup.claimed,
         )  # fmt: skip
         self._launches[launch_id] = launch
-        running = self._completion.of(options, capture, partial(self._unprotected, launch))
+        running = self._completion.of(options, recipe.capture, partial(self._unprotected, launch))
         setup: Preparation = running
         launch.mounts = running.mounts if waits else None
-        if plan.view.guards or denied:
+        if plan.view.guards or recipe.denied:
             self._appearances.ready()
             setup = GuardedSetup(setup, late_names)
         if limits.wanted:
@@ -321,28 +257,15 @@ class LinuxBackend:
             setup = LimitedSetup(setup, limits)
         launch.handle = self._bridge.expect(
             launch_id,
-            ExpectedLaunch(
-                configuration,
-                b"".join(os.fsencode(option) + b"\0" for option in options.options) if options.needs_file else None,
-                launch,
-                setup,
-                launch.clear_up,
-            ),
+            ExpectedLaunch(configuration, recipe.options_file, launch, setup, launch.clear_up),
         )
-        words = ("--args", str(OPTIONS_DESCRIPTOR)) if options.needs_file else options.options
-        stage = "launch-args" if options.needs_file else "launch"
-        tools, bridge = self._tools, self._bridge.path
-        argv = (tools.launcher, stage, bridge, launch_id, "--", tools.bwrap, *words, *INFO_WORDS, "--", *INIT_WORDS)
-        bounds = () if configuration.processes is None else (PROCESS_LIMIT,)
-        layers = (
-            *plan.layers, *LAYERS, *absence_of(plan.view, guards=not tools.unguarded), *bounds, *limits.layers,
-            *tools.landlock.layers, *layers_of(supervision), *self.ability.layers(plan.network),
-        )  # fmt: skip
-        warnings = (*self.warnings, *self.ability.warnings(plan.network), *missing, *limits.warnings)
-        layers = self.named(layers)
-        shares_localhost = SESSION_LOCALHOST in layers
         spec = LaunchSpec(
-            argv, layers, warnings, EXPIRES_IN_S, reachable=capture is not None, shares_localhost=shares_localhost
+            (*recipe.before, launch_id, *recipe.after),
+            (*recipe.layers, *tools.named(limits.layers), *recipe.later_layers),
+            (*recipe.warnings, *limits.warnings),
+            EXPIRES_IN_S,
+            reachable=recipe.capture is not None,
+            shares_localhost=recipe.shares_localhost,
         )
         return spec, launch
 

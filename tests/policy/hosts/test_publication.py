@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxd.backends.linux.backend import HTTP_PORT, SOCKS_PORT
+from sandboxd.backends.linux.launch_recipe import HTTP_PORT, SOCKS_PORT
 from sandboxd.backends.linux.network.capture_rules import DNS_PORT, LISTENER_PORT
 from sandboxd.errors import CallerError, PolicyError
 from sandboxd.policy.hosts.publication import SANDBOX_PORTS, Publication, check_publications

@@ -7,7 +7,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntFlag
-from functools import reduce
+from functools import lru_cache, reduce
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from operator import or_
 
@@ -65,15 +65,26 @@ class Flags(IntFlag):
 
 _NO_FLAGS = Flags(0)
 _KNOWN_FLAGS = 16383
-_SET_BY_ITSELF = Flags.BOUNDED | Flags.CONFINED | Flags.GUARD
+# As plain numbers: an operation on members of an enumeration takes long, and these are for each command.
+_SET_BY_ITSELF = int(Flags.BOUNDED | Flags.CONFINED | Flags.GUARD)
+_GUARDED, _CONFINED, _UNFILTERED = int(Flags.GUARD), int(Flags.CONFINED), int(Flags.UNFILTERED)
+_FOR_GUARD = int(Flags.WATCHED | Flags.CONFINED)
+_WATCHED = int(Flags.WATCHED)
+_ABOUT_CALLS = int(Flags.INTERNET | Flags.UNIX | Flags.QUIET | Flags.IDENTIFY | Flags.SERVERS)
 
 
 def _contradict(flags: int) -> bool:
-    if flags & Flags.GUARD and ~flags & (Flags.WATCHED | Flags.CONFINED):
+    if flags & _GUARDED and ~flags & _FOR_GUARD:
         return True
-    unwatched = not flags & Flags.WATCHED
-    about_calls = Flags.INTERNET | Flags.UNIX | Flags.QUIET | Flags.IDENTIFY | Flags.SERVERS
-    return bool(flags & (about_calls if unwatched else Flags.UNFILTERED))
+    return bool(flags & (_UNFILTERED if flags & _WATCHED else _ABOUT_CALLS))
+
+
+@lru_cache(maxsize=64)
+def _size_of(texts: tuple[bytes, ...]) -> int:
+    """Return the size of patterns and paths, which are the same for many commands. Raises InternalError."""
+    if any(b"\0" in item for item in texts):
+        raise InternalError("configuration_invalid", "a pattern or a path with a zero byte")
+    return sum(map(len, texts)) + len(texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +169,10 @@ class LaunchConfiguration:
     def __post_init__(self) -> None:
         if not self.arguments:
             raise CallerError("argv_empty", "there is no command to run", hint="give at least the program's name")
-        if any(b"\0" in item for item in (*self.removals, *self._paths)):
-            raise InternalError("configuration_invalid", "a pattern or a path with a zero byte")
+        size = _size_of((*self.removals, *self._paths)) + sum(map(len, self.arguments)) + len(self.arguments)
         if any(b"\0" in item for item in self.arguments):
             raise CallerError("argv_nul", "an argument contains a NUL character", hint="remove the NUL character")
-        if (size := sum(len(item) + 1 for item in (*self.removals, *self._paths, *self.arguments))) > MAX_ARGUMENTS:
+        if size > MAX_ARGUMENTS:
             raise CallerError(
                 "argv_too_large",
                 f"the arguments take {size} bytes, at most {MAX_ARGUMENTS} are possible",
@@ -170,10 +180,11 @@ class LaunchConfiguration:
             )
         if len(self.filter) % 8 or len(self.filter) > MAX_FILTER:
             raise InternalError("configuration_invalid", f"{len(self.filter)} bytes are no seccomp program")
-        if bool(self.filter) == bool(self.flags & Flags.UNFILTERED):
+        flags = int(self.flags)
+        if bool(self.filter) == bool(flags & _UNFILTERED):
             raise InternalError("configuration_invalid", "either a filter or Flags.UNFILTERED")
-        parts = (Flags.CONFINED if self.confinement else 0) | (Flags.GUARD if self.guard else 0)
-        if _contradict(self.flags | parts) or self.flags & _SET_BY_ITSELF:
+        parts = (_CONFINED if self.confinement else 0) | (_GUARDED if self.guard else 0)
+        if _contradict(flags | parts) or flags & _SET_BY_ITSELF:
             raise InternalError("configuration_invalid", f"flags that contradict each other: {self.flags!r}")
         if len(self.listeners) > MAX_LISTENERS or len(self.asked_ports) > MAX_PORT_RANGES:
             raise InternalError("configuration_invalid", "too many listeners or ranges of ports")
