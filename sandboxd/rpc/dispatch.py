@@ -31,7 +31,7 @@ from sandboxd.rpc.handlers.violations import ViolationMethods
 from sandboxd.rpc.handlers.wrap import WrapMethods
 from sandboxd.rpc.jsonrpc import Json, Methods, Result, failure, respond, success
 from sandboxd.rpc.peer import MethodAccess
-from sandboxd.rpc.shares import charged, heavy
+from sandboxd.rpc.shares import heavy
 from sandboxd.runtime.events import Controlled
 from sandboxd_client.wire import codes
 from sandboxd_client.wire.messages import methods as wire
@@ -174,9 +174,6 @@ class Dispatcher:
 
     def _bound(self, name: str, route: Route) -> Any:
         async def call(context: MethodCall, params: object) -> Result:
-            return await charged(answered(context, params))
-
-        async def answered(context: MethodCall, params: object) -> Result:
             try:
                 if route.access not in context.caller.access:
                     raise CallerError(

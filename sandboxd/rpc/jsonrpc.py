@@ -3,6 +3,7 @@
 The library does the dispatching: its shape of requests and results, its codes, what a notification is. Around it:
 - its check of a message's shape is replaced: it would compile a JSON Schema, and takes three times as long as the rest;
 - each call of a batch is checked by itself, as the specification's examples want, where the library refuses them all;
+- it would make a task for each request, which has one already;
 - every error it makes of its own gets `data: {slug, hint}` like those of the methods."""
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import inspect
 import math
 import re
 import warnings
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, cast
 
@@ -22,8 +24,12 @@ from sandboxd_client.wire import codes
 with warnings.catch_warnings():
     # It reads its schema file with importlib.resources.read_text, deprecated in Python 3.11 and back for good in 3.13.
     warnings.simplefilter("ignore", DeprecationWarning)
-    from jsonrpcserver import Error, Success, async_dispatch_to_serializable
+    from jsonrpcserver import Error, Success
     from jsonrpcserver import Result as Result
+    from jsonrpcserver.async_dispatcher import dispatch_request
+    from jsonrpcserver.dispatcher import create_request, to_response
+    from jsonrpcserver.response import to_serializable
+    from jsonrpcserver.sentinels import NOID
 
 MOST_IN_BATCH = 256
 DEEPEST = 64
@@ -64,9 +70,19 @@ def _callable(call: Call) -> Callable[..., Awaitable[Result]]:
     async def method(context: Any, /, *positional: Any, **named: Any) -> Result:
         return await call(context, list(positional) if positional else named)
 
-    # It asks for the signature at every call: kept here it costs nothing.
-    method.__signature__ = inspect.signature(method)  # type: ignore[attr-defined]
+    method.__signature__ = _ANY_ARGUMENTS  # type: ignore[attr-defined]
     return method
+
+
+class _AnyArguments(inspect.Signature):
+    """The signature of every method, to which the library binds the arguments before each call."""
+
+    def bind(self, /, *positional: Any, **named: Any) -> inspect.BoundArguments:
+        return _NOTHING_BOUND
+
+
+_ANY_ARGUMENTS = _AnyArguments()
+_NOTHING_BOUND = inspect.BoundArguments(_ANY_ARGUMENTS, OrderedDict())
 
 
 async def respond(
@@ -94,15 +110,15 @@ async def respond(
 async def _respond_one(message: object, methods: Methods, context: object) -> Json | None:
     if type(message) is dict and not _can_be_sent(message.get("id")):
         return invalid_request('the member "id" is no text or number that an answer can have')
-    # Given one message and not a list, it returns one answer or none.
-    answer = cast(
-        "Json | None",
-        await async_dispatch_to_serializable(
-            message, methods, context=context, deserializer=_identity, validator=_check_shape
-        ),
-    )
-    if answer is not None and "error" in answer and not isinstance(answer["error"].get("data"), dict):
-        _explain(answer, message, methods)
+    if fault := _fault(message):
+        return invalid_request(fault)
+    request = create_request(cast("Json", message))
+    _, result = await dispatch_request(methods, context, request)
+    if request.id is NOID:
+        return None
+    answer = cast("Json", to_serializable(to_response(request, result)))
+    if "error" in answer and not isinstance(answer["error"].get("data"), dict):
+        _explain(answer, methods)
     return answer
 
 
@@ -116,16 +132,6 @@ def _can_be_sent(value: object) -> bool:
         return type(value) is not str or value.isascii() or bool(value.encode())
     except UnicodeEncodeError:
         return False
-
-
-def _identity(message: object) -> object:
-    return message
-
-
-def _check_shape(message: object) -> None:
-    fault = _fault(message)
-    if fault:
-        raise ValueError(fault)
 
 
 def _fault(message: object) -> str:
@@ -155,7 +161,7 @@ def _can_be_id(value: object) -> bool:
     return value is None or type(value) is str or (type(value) is float and math.isfinite(value))
 
 
-def _explain(answer: Json, message: object, methods: Iterable[str]) -> None:
+def _explain(answer: Json, methods: Iterable[str]) -> None:
     """Give an error of the library a slug, a hint and a precise message."""
     error = answer["error"]
     match error["code"]:
@@ -164,10 +170,6 @@ def _explain(answer: Json, message: object, methods: Iterable[str]) -> None:
             near = difflib.get_close_matches(name, list(methods), 1)
             hint = f"did you mean {near[0]}?" if near else "hello tells the methods of this daemon"
             answer["error"] = _error(error["code"], f"there is no method {name!r}", "method_not_found", hint)
-        case codes.INVALID_REQUEST:
-            answer["error"] = _error(
-                error["code"], f"not a JSON-RPC 2.0 request: {_fault(message)}", "invalid_request", _SHAPE
-            )
         case _:
             answer["error"] = _error(codes.INTERNAL_ERROR, "the call failed", "internal_error", "see the daemon's log")
 

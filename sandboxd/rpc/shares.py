@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from sandboxd.errors import CallerError
-from sandboxd.proxy.fair_share import STEP, Share, Timed, Turns
+from sandboxd.proxy.fair_share import STEP, Share, Turns
 from sandboxd.rpc.room import MOST_CONNECTIONS_OF_ONE, InFlight
 
 T = TypeVar("T")
@@ -137,17 +137,6 @@ class ClientShare(Share):
     async def timed(self, work: Coroutine[Any, Any, T]) -> T:
         _CALLER.set(self)
         return await super().timed(work)
-
-
-async def charged(work: Coroutine[Any, Any, T]) -> T:
-    """Count the steps of a call to its caller.
-
-    A call is a task of its own, so only it counts them."""
-    share = _CALLER.get()
-    if share is None:
-        return await work
-    result: T = await Timed(share, work)
-    return result
 
 
 async def heavy(work: Coroutine[Any, Any, T]) -> T:
