@@ -279,7 +279,9 @@ class _Steps:
     def policies(self, directories: _Directories) -> Policies:
         own = dict.fromkeys((directories.runtime, directories.base.path, directories.kept))
         places = self.config.settings_places(own_paths=tuple(own), lock_directory=directories.kept)
-        return Policies(places, self.log, generation=0 if self.earlier is None else self.earlier.generation)
+        if self.earlier is None:
+            return Policies(places, self.log)
+        return Policies(places, self.log, generation=self.earlier.generation, kept=self.earlier.settings)
 
     async def platform(self, directories: _Directories, policies: Policies, assemble: Assemble | None) -> Platform:
         context = BackendContext(

@@ -21,6 +21,7 @@ from sandboxd.daemon.permissions import PermissionQueries
 from sandboxd.daemon.policies import Policies
 from sandboxd.daemon.restart.crash_store import CrashStore
 from sandboxd.daemon.restart.restarting import Restarted, Restarting
+from sandboxd.daemon.settings.kept_settings import KeptSettings
 from sandboxd.daemon.settings.subscriptions import SettingsSubscriptions
 from sandboxd.daemon.state import DaemonState
 from sandboxd.daemon.violation_queries import ViolationQueries
@@ -68,6 +69,7 @@ class DaemonRecord:
     restarts: int = 0
     since: float = 0.0
     authorities: tuple[AuthorityRecord, ...] = ()
+    settings: tuple[KeptSettings, ...] = ()
 
 
 class Predecessor:
@@ -162,6 +164,7 @@ async def _hand_over(parts: RunningDaemon, outgoing: Outgoing) -> None:
             restarts=parts.state.restarts,
             since=since,
             authorities=parts.trust.records,
+            settings=parts.policies.hand_over(),
         ),
     )
     if parts.crash_store is not None:  # the manager stores a descriptor once, under one name
@@ -258,6 +261,7 @@ class TakingOver:
             self._subscribe(connection, record)
         for launch in () if parts.launch_handover is None else parts.launch_handover.end_inherited():
             self.lost.append(f"command {launch}: its session could not be taken over, so it was ended")
+        parts.policies.taken_over()
 
     def _session(self, record: SessionState, owner: RpcConnection | None) -> None:
         inherited = _NOTHING if self.parts.launch_handover is None else self.parts.launch_handover.inherited

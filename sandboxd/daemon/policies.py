@@ -15,12 +15,13 @@ import os
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from structlog.typing import FilteringBoundLogger
 
+from sandboxd.daemon.settings.kept_settings import KeptSettings, kept_settings
 from sandboxd.daemon.settings.settings_places import SettingsPlaces
 from sandboxd.errors import SettingsError
 from sandboxd.host.watch.directory_changes import is_remote
@@ -58,8 +59,14 @@ class Project:
     `now` is the last good snapshot. `latest` is the content of the files, the same unless they are broken, and
     `problems` its faults."""
 
-    def __init__(self, directory: str | None, places: SettingsPlaces, next_generation: Callable[[], int]) -> None:
-        """Read the settings. Raises SettingsError when they are broken."""
+    def __init__(
+        self,
+        directory: str | None,
+        places: SettingsPlaces,
+        next_generation: Callable[[], int],
+        kept: KeptSettings | None = None,
+    ) -> None:
+        """Read the settings. Raises SettingsError when they are broken and no daemon before has `kept` a content."""
         self.directory = directory
         if directory is not None and directory != "/":  # only a rule opens the root
             places.note([directory])
@@ -80,7 +87,16 @@ class Project:
         """When its files are read again, unless a command needs them."""
         self.plain: SessionPolicy | None = None
         """Policy of all sessions without own settings."""
-        self.now = PolicySnapshot(self.latest, usable(policy, found, next_generation()))
+        settings, generation = self.latest, next_generation()
+        try:
+            policy = usable(policy, found, generation)
+        except SettingsError as error:
+            if kept is None:
+                raise
+            self.error = error
+            settings = self._without_broken_files(kept.layers())
+            policy = usable(*evaluate(settings, self.scope), generation)
+        self.now = PolicySnapshot(settings, policy)
         places.note_policy(self.now.policy)
 
     def look(self) -> FileStates:
@@ -118,7 +134,7 @@ class Project:
             policy = usable(policy, found, before.policy.generation)
         except SettingsError as error:
             self.error = error
-            settings = self._without_broken_files(before.settings)
+            settings = self._without_broken_files(before.settings.layers)
             try:
                 policy = usable(*evaluate(settings, self.scope), before.policy.generation)
             except SettingsError:
@@ -131,13 +147,13 @@ class Project:
             self.now = PolicySnapshot(settings, before.policy)
         return changed
 
-    def _without_broken_files(self, before: Settings) -> Settings:
-        """Return the latest settings with the last good content of each broken file.
+    def _without_broken_files(self, before: Iterable[Layer]) -> Settings:
+        """Return the latest settings with the last good content of each broken file, which is `before`.
 
         So a broken file holds back no rule of another. In a project that content only tightens, since its file no
         longer has the trusted content."""
         of_project = {one.path for one in self.places.judged(self.locations).files if one.in_project}
-        good = {layer.file: layer for layer in before.layers}
+        good = {layer.file: layer for layer in before}
         broken: set[str | None] = set()
 
         def usable(layer: Layer) -> Layer:
@@ -358,16 +374,24 @@ class Reloaded:
 class Policies:
     """All projects. Raises SettingsError when the daemon's settings are broken."""
 
-    def __init__(self, places: SettingsPlaces, log: FilteringBoundLogger, *, generation: int = 0) -> None:
-        """Read the daemon's settings; `generation` is the last one of an earlier daemon."""
+    def __init__(
+        self,
+        places: SettingsPlaces,
+        log: FilteringBoundLogger,
+        *,
+        generation: int = 0,
+        kept: Iterable[KeptSettings] = (),
+    ) -> None:
+        """Read the daemon's settings. `generation` and `kept`, its last good content, are of an earlier daemon."""
         self.places = places
         self.generation = generation
         self._log = log
         self._listeners: list[Callable[[Reloaded], None]] = []
         self._after_reload: list[Callable[[], None]] = []
-        if places.cli_file is not None:
+        self._kept = {one.directory: one for one in kept}
+        if places.cli_file is not None and None not in self._kept:
             read_required(places.cli_file, places.home)
-        self.own = Project(None, places, self._next_generation)
+        self.own = self._read_project(None)
         self._projects: weakref.WeakValueDictionary[str, Project] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[str, Project] = OrderedDict()
         self._of_sessions: weakref.WeakValueDictionary[str, SessionPolicy] = weakref.WeakValueDictionary()
@@ -383,12 +407,30 @@ class Policies:
         project = self._projects.get(directory)
         if project is None:
             self.before_reading(self.places.locations(directory))
-            project = self._projects[directory] = Project(directory, self.places, self._next_generation)
+            project = self._projects[directory] = self._read_project(directory)
         self._recent[directory] = project
         self._recent.move_to_end(directory)
         while len(self._recent) > PROJECTS_KEPT:
             self._recent.popitem(last=False)
         return project
+
+    def _read_project(self, directory: str | None) -> Project:
+        project = Project(directory, self.places, self._next_generation, self._kept.get(directory))
+        self._report(project)
+        return project
+
+    def _report(self, project: Project) -> None:
+        if (error := project.error) is not None:
+            self._log.error("settings are broken; the last good policy stays", reason=error.message, hint=error.hint)
+
+    def hand_over(self) -> tuple[KeptSettings, ...]:
+        """Return the last good content of the daemon's settings and of those of sessions."""
+        projects = {policy.project for policy in self._of_sessions.values()}
+        return tuple(kept_settings(one.directory, one.now.settings.layers) for one in (self.own, *projects))
+
+    def taken_over(self) -> None:
+        """Forget what an earlier daemon has kept: its content is not the last good one of a project read later."""
+        self._kept.clear()
 
     def of_session(
         self,
@@ -483,9 +525,8 @@ class Policies:
             broken_before = project.error
             changed.update(dict.fromkeys(project.refresh()))
             problems.update(dict.fromkeys(project.problems))
-            if project.error is not None and str(project.error) != str(broken_before):
-                reason, hint = project.error.message, project.error.hint
-                self._log.error("settings are broken; the last good policy stays", reason=reason, hint=hint)
+            if str(project.error) != str(broken_before):
+                self._report(project)
         outcome = Reloaded(tuple(changed), self.generation != before, tuple(problems))
         if outcome.switched:
             self._log.info("settings changed", keys=list(outcome.changed), generation=self.generation)

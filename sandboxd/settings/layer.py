@@ -47,6 +47,7 @@ class Layer:
     problems: tuple[Problem, ...] = ()
     may_widen: bool = True
     distrust: str = ""
+    content: bytes = field(default=b"", repr=False, compare=False)
 
     @property
     def broken(self) -> bool:

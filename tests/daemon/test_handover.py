@@ -542,3 +542,37 @@ async def test_a_closed_port_stays_closed_until_its_client_goes() -> None:
                 await asyncio.sleep(0.01)
         again = await spawn(daemons, client, ["curl", "-sS", "--noproxy", "*", f"http://localhost:{port}/"])
         assert (await again.communicate())[0] == b"REACHED"
+
+
+async def test_settings_that_break_meanwhile_stay_as_they_were() -> None:
+    """Of the daemon and of a project with a session, over two restarts; no other project has a last good content."""
+    machine = LastingMachine()
+    rules: dict[str, Any] = {"sandbox": {"network": {"allowedDomains": ["*.test"], "deniedDomains": ["own.test"]}}}
+    project_rules: dict[str, Any] = {"sandbox": {"network": {"deniedDomains": ["project.test"]}}}
+    async with successive_daemons(settings=rules, assemble=machine.assemble) as daemons, daemons.client() as client:
+        around, other = daemons.around, daemons.around.base / "other"
+        files = [place / ".claude" / "settings.json" for place in (around.project, other)]
+        for file in files:
+            around.write(file, project_rules)
+        session = await client.result("session.open", {"cwd": str(around.project), "detach": True})
+
+        def break_all(document: bytes) -> bytes:
+            for file in (*files, around.user_settings):
+                around.write(file, "{ broken")
+            return document
+
+        async def denied(*hosts: str) -> list[bool]:
+            asked = [{"kind": "host", "target": host, "session_id": session["session_id"]} for host in hosts]
+            return [(await client.result("policy.explain", one))["behavior"] == "deny" for one in asked]
+
+        for change in (break_all, lambda document: document):
+            daemon = await daemons.restart(change)
+            assert daemon.state.restarted is not None and daemon.state.restarted.lost == ()
+            assert await denied("a.test", "own.test", "project.test") == [False, True, True]
+            told = json.dumps(await client.result("status"))
+            assert told.count("the last good settings stay in force") >= 1
+        refused = await client.call("session.open", {"cwd": str(other)})
+        assert refused["error"]["data"]["slug"] == "settings_syntax", refused
+        around.write(around.user_settings, {"sandbox": {"network": {"allowedDomains": ["*.test"]}}})
+        await wait_until_async(lambda: daemon.policies.own.error is None, "the corrected file is read")
+        assert await denied("a.test", "own.test", "project.test") == [False, False, True]

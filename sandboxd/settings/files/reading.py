@@ -142,9 +142,10 @@ def _read_once(
     if identity in seen:
         return empty
     seen.add(identity)
-    if location.in_project:
-        return _parse_untrusted(data, location, trust)
-    return _parse(data, status, location, home, most)
+    layer = (
+        _parse_untrusted(data, location, trust) if location.in_project else _parse(data, status, location, home, most)
+    )
+    return replace(layer, content=data)
 
 
 def keeps_absent(path: str) -> bool:
