@@ -36,6 +36,8 @@ from sandboxd.settings.origins import Origin, Source
 
 MAX_NESTING = 3
 MAX_TEXTS = 32
+MAX_OPTIONS = 32
+"""Words that may be options before a subcommand."""
 MAX_FILES = 256
 """Paths that are looked up for rules with a path; a line with more is asked about."""
 _SYNTAX = frozenset({"!", "{", "then", "do", "else"})
@@ -455,16 +457,31 @@ def _closing_rule(
         if pattern.matches_all or rule.pattern.strip() == text.strip(" \t\n"):
             return rule
     for words in _all_starts(lines):
+        readings = [[word.text for word in reading] for reading in _without_options(words)]
         for rule, pattern in patterns:
-            if pattern.matches([word.text for word in words], by_name=True):
+            if any(pattern.matches(reading, by_name=True) for reading in readings):
                 return rule
     of_files = [rule for rule in rules if "/" in head_of(rule.pattern)]
     for words, path in islice(_files(lines), MAX_FILES) if of_files else ():
         real = resolve(path).real
-        found = None if real is None else rule_of_path(of_files, words, real, resolve, by_text=True)
-        if found is not None:
-            return found
+        for reading in () if real is None else _without_options(words):
+            found = rule_of_path(of_files, reading, str(real), resolve, by_text=True)
+            if found is not None:
+                return found
     return None
+
+
+def _without_options(words: Sequence[Word]) -> list[Sequence[Word]]:
+    """Return the words, and what they are without options before the subcommand: `git -C /x push` is `git push`.
+
+    The word behind an option may be its value or not, so both count."""
+    found = [words]
+    places = {1}
+    for place in range(1, min(len(words), MAX_OPTIONS)):
+        if place in places and words[place].text.startswith("-") and words[place].text != "--":
+            places |= {place + 1} if "=" in words[place].text else {place + 1, place + 2}
+    found += [(words[0], *words[place:]) for place in sorted(places - {1}) if place < len(words)]
+    return found
 
 
 def _files(lines: Sequence[ShellLine]) -> Iterator[tuple[Sequence[Word], str]]:

@@ -369,8 +369,9 @@ _SPELLINGS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\Adomain:"), "write the host alone; domain: belongs into WebFetch(domain:…)"),
     (re.compile(r"@"), "write the host alone, without user and path"),
     (re.compile(r"[\s,;|]"), "write one host in each entry"),
+    (re.compile(r"\A\*\*\."), "write .example.test for a name and those below it"),
     (re.compile(r"\*"), "write * alone or as the first label: * or *.example.test"),
     (re.compile(r"[\^$()\[\]?+!~\\]"), "write a name, or *.example.test for those below it; expressions are no names"),
-    (re.compile(r":[^0-9]*\Z|:0*\Z|:[0-9]{5,}\Z"), "write HOST or HOST:PORT, the port as a number from 1 to 65535"),
+    (re.compile(r":"), "write HOST or HOST:PORT, the port as a number from 1 to 65535"),
 )
 """Frequent mistakes in lists of hosts, with the right spelling; the first that fits counts."""
