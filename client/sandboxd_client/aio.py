@@ -132,8 +132,11 @@ class AsyncClient(AsyncRpcMethods):
 
     async def close(self) -> None:
         """Close the connection and end its sessions; a later call connects anew."""
-        self._preparing.close()
-        await self._connector.close()
+        self._preparing.stop()
+        try:
+            await self._connector.close()
+        finally:
+            self._preparing.close()
 
     async def call(self, method: Method[P, R], params: P) -> R:
         """Send a request. RpcMethods has a method for each."""

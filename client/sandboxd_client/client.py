@@ -133,8 +133,11 @@ class Client(RpcMethods):
 
     def close(self) -> None:
         """Close the connection and end its sessions; a later call connects anew."""
-        self._preparing.close()
-        self._connector.close()
+        self._preparing.stop()
+        try:
+            self._connector.close()
+        finally:
+            self._preparing.close()
 
     def call(self, method: Method[P, R], params: P) -> R:
         """Send a request. RpcMethods has a method for each."""

@@ -31,6 +31,8 @@ UNUSED_S: Final = 60.0
 """How long a prepared sandbox waits for a command."""
 MOST_OF_SESSION: Final = 8
 """Prepared sandboxes of a session, one for each connection; the oldest ends."""
+MADE_WITHIN_S: Final = 5.0
+"""How long one that is given up while it is made has to end by itself."""
 TURNS: Final = 3
 """Turns of the event loop before a claimed sandbox goes on: its client gets the answer first, and uses the time."""
 FREE_BYTES: Final = 256 << 20
@@ -85,10 +87,13 @@ class PreparedSandbox:
     def kill(self) -> None:
         """End it, also once it is a command's."""
         assert self._handle is not None
-        if self._pid:
+        if not self._pid:
+            self._handle.cancel()
+        elif self._is_complete:
             self._handle.kill()
         else:
-            self._handle.cancel()
+            self._handle.terminate()  # a bubblewrap that is killed now may leave a child that waits for ever
+            asyncio.get_running_loop().call_later(MADE_WITHIN_S, self._handle.kill)
 
     def _leave(self) -> None:
         self.is_over = True
@@ -124,8 +129,8 @@ class PreparedSandbox:
 
     def claimed(self, pid: int) -> None:
         self._pid, self._claimed_at = pid, time.time()
-        if self.is_over and self._handle is not None:
-            self._handle.kill()
+        if self.is_over:
+            self.kill()
 
     def starting(self, inside: SandboxNetwork | None = None) -> Awaitable[None] | None:
         if not self._files_hold():

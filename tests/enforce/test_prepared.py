@@ -11,6 +11,7 @@ import pytest
 
 from support.daemons import DaemonProcess, StartDaemon
 from support.processes import is_alive
+from support.snapshot import HostWatch
 from support.waiting import wait_until
 
 READY = r"""
@@ -323,3 +324,75 @@ def test_it_ends_with_its_client_and_daemon(daemon: DaemonProcess, how: str) -> 
             assert client.stdout.readline() == "closed\n"
         wait_until(lambda: not is_alive(pid), "the prepared sandbox is gone")
         client.kill()
+
+
+POINTS = (
+    READY
+    + r"""
+import threading
+from sandboxd_client.running.prepared import Prepared
+from sandboxd_client.transport.sharing import SharedConnector
+
+def end(): os.kill(os.getpid(), 9)
+def soon(ms): return lambda: threading.Timer(ms / 1000, end).start()
+def put(owner, name, before, after):
+    original = getattr(owner, name)
+    def patched(*given):
+        before()
+        result = original(*given)
+        after()
+        return result
+    setattr(owner, name, patched)
+def nothing(): pass
+def half():
+    one._channel.send(b"123456789")
+    end()
+
+points = [(SharedConnector, "_ask_again", soon(0), nothing), (SharedConnector, "_ask_again", nothing, end)]
+points += [(SharedConnector, "_ask_again", nothing, soon(n / 4)) for n in range(1, 13)]
+points += [(Prepared, "__init__", nothing, soon(2 ** n / 4)) for n in range(8)]
+points += [(Client, "status", nothing, end)]
+points += [(Prepared, "give", end, nothing), (Prepared, "give", half, nothing), (Prepared, "give", nothing, end)]
+for n, point in enumerate(points):
+    if not (pid := os.fork()):
+        put(*point)
+        box = Client(autostart=False, prepare=True)
+        box.run("true")
+        one = waiting(box)
+        box.run("true")
+        os._exit(0)
+    ended = os.waitpid(pid, 0)[1]
+    assert ended == 9, (n, point, ended)
+"""
+)
+
+
+def test_nothing_is_left_of_a_client_that_is_killed(daemon: DaemonProcess, host_snapshot: HostWatch) -> None:
+    """At each point between the request for a sandbox and the start of its command."""
+    assert daemon.run("run", "--", "true").returncode == 0  # what a daemon keeps for itself is there from now on
+    with host_snapshot.assert_unchanged():
+        done = daemon.python(POINTS, cwd=daemon.identity.workspace)
+        assert done.returncode == 0, done.stderr
+
+
+CLOSES = (
+    READY
+    + r"""
+for n in range(40):
+    with Client(autostart=False, prepare=True) as box:
+        box.run("true")
+        time.sleep(n / 1000)
+    try:
+        raise AssertionError(f"a child is there after {n} ms: {os.waitpid(-1, os.WNOHANG)}")
+    except ChildProcessError:
+        pass
+"""
+)
+
+
+def test_nothing_is_left_of_a_client_that_closes(daemon: DaemonProcess, host_snapshot: HostWatch) -> None:
+    """It has waited for its sandbox, however far that was."""
+    assert daemon.run("run", "--", "true").returncode == 0  # what a daemon keeps for itself is there from now on
+    with host_snapshot.assert_unchanged():
+        done = daemon.python(CLOSES, cwd=daemon.identity.workspace)
+        assert done.returncode == 0, done.stderr

@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 
+import pytest
+
 from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners
 from sandboxd.backends.linux.bwrap.orphans import end_orphans
 from sandboxd.backends.linux.helper.bridge import Bridge, ExpectedLaunch
@@ -24,9 +26,9 @@ from .conftest import MACHINE, TICKET, Launcher
 TRIES = 40
 
 
-def kill_soon(pid: int, source: random.Random) -> None:
+def kill_soon(pid: int, source: random.Random, within_s: float = 0.004) -> None:
     """Within the first milliseconds, during which bubblewrap is busy with the namespaces."""
-    until = time.perf_counter() + source.random() * 0.004
+    until = time.perf_counter() + source.random() * within_s
     while time.perf_counter() < until:
         pass
     os.kill(pid, signal.SIGKILL)
@@ -131,6 +133,32 @@ async def test_the_bridge_sees_to_it(launch: Launcher) -> None:
             bridge.expect(TICKET, ExpectedLaunch(configuration, None, observer))
             sandbox = launch.start(launch.words())
             await wait_until_async(partial(has_ended, observer), "ended")
+            sandbox.close()
+        await wait_until_async(lambda: not left_below(before), "nobody left")
+    finally:
+        bridge.close()
+
+
+def has_refused(seen: list[str], number: int) -> bool:
+    return seen.count("bridge_ticket_unknown") == number
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_the_bridge_sees_to_those_that_it_refuses(launch: Launcher, late: bool) -> None:
+    """A ticket that has been called off meanwhile, and a bubblewrap that was killed before the daemon could look."""
+    launch.listener.close()
+    seen: list[str] = []
+    bridge = Bridge(launch.path, identify, lambda event, **values: seen.append(event))
+    bridge.open()
+    os.chown(launch.path, launch.identity.uid, -1)
+    source, before = random.Random(3), {process.pid for process in processes.descendants()}
+    try:
+        for number in range(1, TRIES + 1):
+            sandbox = launch.start(launch.words())
+            if not late:
+                await wait_until_async(partial(has_refused, seen, number), "refused")
+            kill_soon(sandbox.process.pid, source, 0.02 if late else 0.004)
+            sandbox.process.wait()
             sandbox.close()
         await wait_until_async(lambda: not left_below(before), "nobody left")
     finally:

@@ -85,6 +85,12 @@ static char **take_words(int from, uint32_t *mask, char *last, const char *but) 
 void take_command(char ***arguments, char ***environment) {
     char byte, *here = NULL;
     uint32_t mask;
+    /* The end of the socket ends this one: its owner has another child by then, or has ended while it made this one. */
+    while (!(wait_for_news(0, NULL) & (FROM_BRIDGE | FROM_SIGNALS))) {
+        if (!call(recvfrom, 0, &byte, 1, MSG_PEEK | MSG_DONTWAIT)) {
+            refuse(owner_ended, 0, try_again);
+        }
+    }
     read_from(BRIDGE, &byte, 1, FOR_EVER);
     if (byte != CLAIM) {
         refuse("the daemon called the command off before it was started", 0, try_again);

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any, Final
@@ -35,6 +36,8 @@ WAIT_S: Final = 0.005
 """How long nothing is prepared after a command: a program that ends now needs nothing."""
 REST_S: Final = 10.0
 """How long nothing is prepared after a failure."""
+ENDS_WITHIN_S: Final = 10.0
+"""How long a sandbox that is given up has until it is killed."""
 LONGEST: Final = 100_000
 """Characters of a command or a variable; a longer one may be more than a program can receive."""
 LARGEST: Final = 500_000
@@ -107,6 +110,19 @@ def _read(name: str) -> bytes:
         os.close(number)
 
 
+_channels: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def _leave_to_the_parent() -> None:
+    """Close what a fork has of the parent's: the end of the parent has to be the end of a channel."""
+    for channel in tuple(_channels):
+        channel.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_parent)
+
+
 class Prepared:
     """One waiting sandbox."""
 
@@ -115,6 +131,7 @@ class Prepared:
         self.wrap_id, self.key, self.connections, self.inherited = wrap.wrap_id, key, connections, state
         self.owner = os.getpid()
         self._channel, given = socket.socketpair()
+        _channels.add(self._channel)
         try:
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
                 wrap.argv, stdin=given.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -129,6 +146,14 @@ class Prepared:
     @property
     def is_there(self) -> bool:
         return self._process.poll() is None
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the end of one that was dropped, and kill it after so long."""
+        try:
+            self._process.wait(max(0.0, seconds))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def give(self, env: Mapping[str, str], umask: int, streams: Sequence[int]) -> int:
         """Give it all that a child would have of this process; return its pid. Raises ValueError."""
@@ -149,13 +174,15 @@ class Prepared:
         return int(self._process.pid)
 
     def drop(self) -> None:
-        """End it, if it is still this process's."""
+        """End it, if it is still this process's: its process 1 sees that the socket ends.
+
+        A bubblewrap that is killed while it makes the namespaces leaves a child that waits for ever."""
+        if self.owner == os.getpid():
+            with contextlib.suppress(OSError):
+                self._channel.shutdown(socket.SHUT_RDWR)  # a fork of this process may hold a copy
+        else:
+            self._process.returncode = 0
         self._channel.close()
-        if self.owner == os.getpid() and self._process.poll() is None:
-            self._process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(1.0)
-        self._process.returncode = self._process.returncode or 0
 
 
 class ClaimedPopen(subprocess.Popen[Any]):
@@ -185,6 +212,7 @@ class Preparing:
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._ready: Prepared | None = None
+        self._given_up: list[Prepared] = []
         self._stop = threading.Event()
         self._busy: threading.Thread | None = None
         self._not_before = 0.0
@@ -228,27 +256,36 @@ class Preparing:
             with contextlib.suppress(RuntimeError):  # the interpreter ends
                 self._busy.start()
 
-    def close(self) -> None:
-        """End what is prepared, or being prepared."""
+    def stop(self) -> None:
+        """Give up what is prepared, or being prepared."""
         self._after_a_fork()
         self._stop.set()
         self._stop = threading.Event()
-        busy, self._busy = self._busy, None
-        if busy is not None and busy.is_alive() and busy is not threading.current_thread():
-            busy.join(1.0)
         self._keep(None)
+
+    def close(self) -> None:
+        """Wait until nothing is left of it. Follows `stop`, and the end of the connection."""
+        until = time.monotonic() + ENDS_WITHIN_S
+        if self._busy is not None and self._busy is not threading.current_thread():
+            self._busy.join(ENDS_WITHIN_S)
+        with self._lock:
+            ending, self._given_up = self._given_up, []
+        for one in ending:
+            one.wait(until - time.monotonic())
 
     def _after_a_fork(self) -> None:
         """Leave to the parent what is its own, also a lock that one of its threads held."""
         if self._owner != os.getpid():
             self._owner, self._lock, self._busy = os.getpid(), threading.Lock(), None
-            inherited, self._ready = self._ready, None
-            if inherited is not None:
-                inherited.drop()
+            for one in (self._ready, *self._given_up):
+                if one is not None:
+                    one.drop()
+            self._ready, self._given_up = None, []
 
     def __del__(self) -> None:
-        if self._enabled and self._ready is not None:
-            self._ready.drop()
+        if self._enabled and (self._ready is not None or self._given_up):
+            self.stop()
+            self.close()
 
     def _key_of(self, options: SpawnOptions) -> _Key | None:
         """Return where a command runs; None where it cannot be prepared for."""
@@ -283,15 +320,20 @@ class Preparing:
             if now is not None and now == one.inherited:
                 one.inherited = now
                 return one
-        one.drop()
+        self._give_up(one)
         return None
+
+    def _give_up(self, one: Prepared) -> None:
+        one.drop()
+        with self._lock:
+            self._given_up = [*(before for before in self._given_up if before.is_there), one]
 
     def _keep(self, one: Prepared | None) -> None:
         """Make this the waiting one, or none."""
         with self._lock:
             before, self._ready = self._ready, one
         if before is not None:
-            before.drop()
+            self._give_up(before)
 
     def _prepare(self, key: _Key, stop: threading.Event) -> None:
         if stop.wait(WAIT_S):
@@ -300,7 +342,7 @@ class Preparing:
             connections, state = self._connector.connections, inherited()
             params = WrapParams(argv=("prepared",), cwd=key.cwd, session_id=key.session_id, prepare=True)
             wrap = result_record(WRAP, self._connector._ask_again(WRAP.name, encode_params(params)))
-            one = None if state is None else Prepared(wrap, key, connections, state)
+            one = None if state is None or stop.is_set() else Prepared(wrap, key, connections, state)
         except ConnectionLost:
             return
         except (SandboxdError, OSError):
@@ -310,7 +352,7 @@ class Preparing:
             if one is not None and not stop.is_set():
                 one, self._ready = self._ready, one
         if one is not None:
-            one.drop()
+            self._give_up(one)
 
 
 def _is_short(command: Command, options: SpawnOptions) -> bool:

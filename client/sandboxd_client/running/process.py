@@ -25,7 +25,7 @@ from sandboxd_client.running.launching import (
     spawn_error,
 )
 from sandboxd_client.running.override import launch_outside, question, with_answer
-from sandboxd_client.running.prepared import ClaimedPopen
+from sandboxd_client.running.prepared import ENDS_WITHIN_S, ClaimedPopen
 from sandboxd_client.running.prepared import Preparing as Preparing
 from sandboxd_client.running.relay import Relay
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
@@ -270,6 +270,7 @@ def start(
     except BaseException as error:
         if launch.prepared is not None:
             launch.prepared.drop()
+            launch.prepared.wait(ENDS_WITHIN_S)
         if relay is not None:
             relay.abandon()
         if launch.wrap is None or not isinstance(error, OSError):

@@ -13,6 +13,16 @@ from sandboxd.backends.linux.bwrap.orphans import end_orphans
 _ORPHANS_AFTER_S = 0.1
 
 
+def look_for_orphans(found: Callable[[tuple[int, ...]], None]) -> None:
+    """End orphans soon: bubblewrap's end ends process 1, but not a child before it."""
+
+    def look() -> None:
+        if pids := end_orphans():
+            found(pids)
+
+    asyncio.get_running_loop().call_later(_ORPHANS_AFTER_S, look)
+
+
 class LaunchProcesses:
     """The pidfds of both; `on_orphans` receives ended orphans of bubblewrap."""
 
@@ -23,7 +33,6 @@ class LaunchProcesses:
         """The init pid."""
         self.init_pidfd = -1
         self._on_orphans = on_orphans
-        self._end_awaited = False
         self._loop = asyncio.get_running_loop()
 
     def resume(self, init: int | None, init_pidfd: int) -> None:
@@ -42,21 +51,17 @@ class LaunchProcesses:
                 self.init_pidfd = os.pidfd_open(pid)
 
     def _bubblewrap_ended(self) -> None:
-        """End orphans: bubblewrap's end ends process 1, but not a child before it."""
         self._loop.remove_reader(self.pidfd)
         if self.init_pidfd < 0:
-            self._loop.call_later(_ORPHANS_AFTER_S, self._end_orphans)
-
-    def _end_orphans(self) -> None:
-        if self.pidfd >= 0 and self.init_pidfd < 0 and not self._end_awaited and (pids := end_orphans()):
-            self._on_orphans(pids)
+            look_for_orphans(self._on_orphans)
 
     def await_end(self, gone: Callable[[], None]) -> None:
         """Call `gone` when process 1 has ended, or bubblewrap if no process 1 is known."""
-        self._end_awaited = True
         last = self.init_pidfd if self.init_pidfd >= 0 else self.pidfd
 
         def ended() -> None:
+            if last == self.pidfd:
+                self._bubblewrap_ended()
             self._loop.remove_reader(last)
             gone()
 

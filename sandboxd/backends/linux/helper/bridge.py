@@ -17,6 +17,7 @@ import socket
 from collections.abc import Callable, Iterable
 
 from sandboxd.backends.base import Observer
+from sandboxd.backends.linux.bwrap.launch_processes import look_for_orphans
 from sandboxd.backends.linux.helper.expected_launch import Aftermath, Peer, Preparation
 from sandboxd.backends.linux.helper.expected_launch import ExpectedLaunch as ExpectedLaunch
 from sandboxd.backends.linux.helper.helper_connection import HelperConnection
@@ -115,6 +116,9 @@ class Bridge:
         assert self._socket is not None
         asyncio.get_running_loop().remove_reader(self._socket.fileno())
         listener, self._socket = self._socket, None
+        refused = [link for link in self._strangers if link.is_disconnected]
+        for link in refused:
+            link.close()
         strangers = tuple(link.hand_over() for link in self._strangers)
         self._strangers.clear()
         return BridgeRecord(Descriptor(listener.detach()), strangers)
@@ -206,6 +210,7 @@ class Bridge:
             except (DaemonError, OSError) as error:
                 self.log("bridge_peer_refused", error=str(error))
                 connection.close()
+                look_for_orphans(lambda pids: self.log("bridge_straggler_ended", pids=pids))  # it may have been killed
                 continue
             link = HelperConnection(self, connection, peer.pid, pidfd)
             self._strangers.add(link)

@@ -320,7 +320,7 @@ class HelperConnection:
         if expected is None:
             # Closing is the refusal: the helper reports a ticket that was used, has expired or never was.
             self._bridge.log("bridge_ticket_unknown")
-            self.close()
+            self._finish()
             return
         self.ticket = ticket
         self._observer = expected.observer
@@ -415,10 +415,7 @@ class HelperConnection:
         self._closing = True
         self._abandon()
         self._disconnect()
-        if self._observer is None:
-            self.close()
-        else:
-            self._processes.await_end(self._gone)
+        self._processes.await_end(self._gone)
 
     def _straggled(self, pids: tuple[int, ...]) -> None:
         self._bridge.log("bridge_straggler_ended", pids=pids, ticket=self.ticket)
