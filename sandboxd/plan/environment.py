@@ -47,10 +47,9 @@ CERTIFICATE_NAMES = (
 
 SOCKET_NAMES = tuple(variable.name for variable in SOCKET_VARIABLES)
 
-CALLER_NAMES = (
-    "JAVA_TOOL_OPTIONS", *JAVA_NAMES, "GIT_SSH_COMMAND", "GIT_SSH", "XDG_RUNTIME_DIR", *SOCKET_NAMES,
-    *CERTIFICATE_NAMES,
-)  # fmt: skip
+_WITH_OPTIONS = ("JAVA_TOOL_OPTIONS", *JAVA_NAMES, "GIT_SSH_COMMAND", "GIT_SSH")
+_WITH_ADDRESSES = ("XDG_RUNTIME_DIR", *SOCKET_NAMES, *CERTIFICATE_NAMES)
+CALLER_NAMES = (*_WITH_OPTIONS, *_WITH_ADDRESSES)
 """The caller's variables whose values are used."""
 
 _OPENSSH = re.compile(r"(?:^|[\s/'\"])ssh(?:\.exe)?(?:$|[\s'\"])")
@@ -117,6 +116,13 @@ def _usable(path: str, sockets: OpenSockets) -> bool:
     """Judge by name, or by the target of a trusted rule with that name."""
     by_name = any(one.trusted and canonical_socket_path(path) == one.rule.path for one in sockets.listed)
     return by_name or decide_socket(path, sockets).allowed
+
+
+def addresses_of(caller: Mapping[str, str]) -> tuple[str | None, ...] | None:
+    """Return the variables that a change depends on; None with such as may hold a secret, which are not kept."""
+    if any(name in caller for name in _WITH_OPTIONS):
+        return None
+    return tuple(map(caller.get, _WITH_ADDRESSES))
 
 
 def certificates_of(caller: Mapping[str, str]) -> Iterator[tuple[str, str]]:

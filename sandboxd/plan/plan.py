@@ -225,15 +225,18 @@ def supervise(policy: Policy, place: Place, keeps_absent: bool = False, *, guard
     )
 
 
-def plan_in(layout: Layout, place: Place, command: Argv | ShellText, environment: Mapping[str, str]) -> Plan:
-    """Plan one command in a layout. Raises `CallerError` for an impossible command.
-
-    Of the caller's `environment` CALLER_NAMES count."""
+def environment_in(layout: Layout, place: Place, environment: Mapping[str, str]) -> EnvironmentChange:
+    """Return the change for commands in a layout; of the caller's `environment` CALLER_NAMES count."""
     change = change_environment(place, layout.session_tmp, environment, layout.sockets)
     if layout.trusted:
         java = change.set.get("JAVA_TOOL_OPTIONS", environment.get("JAVA_TOOL_OPTIONS", ""))
         variables = trust_variables(place.trust_directory, layout.trusted, environment, java)
         change = replace(change, set={**change.set, **variables})
+    return change
+
+
+def plan_in(layout: Layout, change: EnvironmentChange, command: Argv | ShellText) -> Plan:
+    """Plan one command in a layout. Raises `CallerError` for an impossible command."""
     argv = command_argv(command, layout.shells)
     if isinstance(command, ShellText) and argv[0].startswith("/"):
         change = replace(change, set={**change.set, "SHELL": argv[0]})

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
-from sandboxd.plan.environment import certificates_of
+from sandboxd.plan.environment import EnvironmentChange, addresses_of, certificates_of
 from sandboxd.plan.filesystem.effective_access import effective_access_at
 from sandboxd.plan.filesystem.mounts import Operation
 from sandboxd.plan.host_facts import Facts, FactSource, ResolvedPath
 from sandboxd.plan.host_queries import HostQueries, list_needs
 from sandboxd.plan.masked_files import is_masked
-from sandboxd.plan.plan import Layout, Plan, make_layout, plan_in, shells_of
+from sandboxd.plan.plan import Layout, Plan, environment_in, make_layout, plan_in, shells_of
 from sandboxd.plan.request import DEFAULT_SHELLS, NO_VARIABLES, Argv, Place, ShellText
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.display import neutralise
@@ -42,6 +42,16 @@ class _Known:
     layout: Layout
 
 
+@dataclass(frozen=True, slots=True)
+class _CallerOf:
+    """What the variables of a caller make of a layout; the next command often comes from the same one."""
+
+    place: Place
+    addresses: tuple[str | None, ...] | None
+    change: EnvironmentChange
+    warnings: tuple[str, ...]
+
+
 _Key = tuple[Place, tuple[str, ...]]
 
 
@@ -60,30 +70,31 @@ class Planner:
         self._make = make
         self._known: dict[_Key, _Known] = {}
         self._ended: dict[_Key, None] = {}
-        self._certificates: WeakKeyDictionary[Layout, tuple[tuple[tuple[str, str], ...], tuple[str, ...]]] = (
-            WeakKeyDictionary()
-        )
+        self._callers: WeakKeyDictionary[Layout, _CallerOf] = WeakKeyDictionary()
 
     async def plan(
         self, policy: Policy, place: Place, command: Argv | ShellText, environment: Mapping[str, str] = NO_VARIABLES
     ) -> Plan:
         layout = await self.layout(policy, place, shells_of(command))
-        plan = plan_in(layout, place, command, environment)
-        certificates = tuple(certificates_of(environment))
-        unreadable = await self._unreadable(layout, certificates) if certificates else ()
-        return replace(plan, warnings=(*plan.warnings, *unreadable)) if unreadable else plan
+        addresses = None if layout.trusted else addresses_of(environment)
+        caller = self._callers.get(layout)
+        if caller is None or caller.place is not place or caller.addresses != addresses or addresses is None:
+            change = environment_in(layout, place, environment)
+            caller = _CallerOf(place, addresses, change, await self._unreadable(layout, environment))
+            if addresses is not None:
+                self._callers[layout] = caller
+        plan = plan_in(layout, caller.change, command)
+        return replace(plan, warnings=(*plan.warnings, *caller.warnings)) if caller.warnings else plan
 
-    async def _unreadable(self, layout: Layout, certificates: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+    async def _unreadable(self, layout: Layout, environment: Mapping[str, str]) -> tuple[str, ...]:
         """Return warnings about certificate files that commands may not read."""
-        known = self._certificates.get(layout)
-        if known is None or known[0] != certificates:
-            warnings = [
+        return tuple(
+            [
                 f"{name} names {neutralise(path)}, which the command may not read: {decision.text}"
-                for name, path in certificates
+                for name, path in certificates_of(environment)
                 if not (decision := self._decide(layout, path, await self._facts.resolve(path), write=False)).allowed
             ]
-            known = self._certificates[layout] = certificates, tuple(warnings)
-        return known[1]
+        )
 
     async def layout(self, policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Layout:
         """Return the file system and the shells of a place, as they are now."""

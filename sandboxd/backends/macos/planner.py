@@ -18,7 +18,7 @@ from sandboxd.plan.filesystem.mounts import FileView, Visibility, settle, settle
 from sandboxd.plan.filesystem.path_table import PathTable
 from sandboxd.plan.host_facts import Facts, FactSource, PathKind, session_directory
 from sandboxd.plan.host_queries import HostQueries, files_in, list_needs
-from sandboxd.plan.plan import Layout, Plan, plan_in, shells_of
+from sandboxd.plan.plan import Layout, Plan, environment_in, plan_in, shells_of
 from sandboxd.plan.planner import Planner
 from sandboxd.plan.request import DEFAULT_SHELLS, NO_VARIABLES, Argv, Place, ShellText
 from sandboxd.policy.model import Policy
@@ -111,7 +111,7 @@ class SeatbeltPlanner(Planner):
     ) -> SeatbeltPlan:
         layout = await self.layout(policy, place, shells_of(command))
         assert isinstance(layout.view, SeatbeltView)
-        plan = plan_in(layout, place, command, environment)
+        plan = plan_in(layout, environment_in(layout, place, environment), command)
         return SeatbeltPlan(
             view=plan.view,
             environment=plan.environment,

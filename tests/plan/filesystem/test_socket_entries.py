@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sandboxd.plan.filesystem.mounts import Mount, Operation
 from sandboxd.plan.host_queries import list_needs
-from sandboxd.plan.plan import Plan, make_layout, plan_in
+from sandboxd.plan.plan import Plan, environment_in, make_layout, plan_in
 from sandboxd.plan.request import ShellText
 from sandboxd.policy.model import FilePolicy, NetworkPolicy, PathRule, Policy, SocketRule
 from sandboxd.settings.origins import Origin, Source
@@ -30,7 +30,7 @@ def plan(
     files = FilePolicy(deny_read=(PathRule(deny_read, ORIGIN, text=deny_read),) if deny_read else ())
     policy, where = Policy(network=network, files=files), place()
     layout = make_layout(policy, where, FakeHost(TREE).facts(list_needs(policy, where)))
-    return plan_in(layout, where, ShellText("true"), environment or {})
+    return plan_in(layout, environment_in(layout, where, environment or {}), ShellText("true"))
 
 
 def bind(path: str) -> Mount:
