@@ -264,10 +264,15 @@ def closed_memory(ptrace_scope: str = "/proc/sys/kernel/yama/ptrace_scope") -> s
     unprivileged process read another one, not even its own children. The helper is unprivileged, and could not read the
     arguments of a call."""
     try:
-        with open(ptrace_scope, encoding="ascii") as file:
-            scope = int(file.read())
+        descriptor = os.open(ptrace_scope, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        scope = int(os.read(descriptor, 16))
     except (OSError, ValueError):
         return ""
+    finally:
+        os.close(descriptor)
     return "" if scope < 2 else f"kernel.yama.ptrace_scope is {scope}, so the helper cannot read the arguments of calls"
 
 

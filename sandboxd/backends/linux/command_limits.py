@@ -144,7 +144,7 @@ class CommandLimits:
     @property
     def wanted(self) -> bool:
         """Return whether there is something to limit."""
-        return any(value is not None for value in (self.limits.memory, self.limits.cpu, self._most))
+        return self.limits.memory is not None or self.limits.cpu is not None or self._most is not None
 
     @property
     def layers(self) -> tuple[str, ...]:

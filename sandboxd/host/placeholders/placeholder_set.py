@@ -251,6 +251,8 @@ class Placeholders:
         there, also at a name that another sandbox keeps absent and that the facts of this one rest on. The facts are
         outdated then (`FactSource.look_again`)."""
         self._look_at_others(paths, rests_on)
+        if not paths:
+            return PlaceholderHold((), watched, lambda held, ran: Neutralised(), lambda held: True)
         held: list[str] = []
         try:
             if unknown := self._journal.unknown(paths):

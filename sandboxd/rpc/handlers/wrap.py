@@ -43,15 +43,18 @@ from sandboxd_client.wire.params import ParamsError
 
 MOST_ENTRIES = 1000
 """Entries of a list of overrides."""
-_LONGEST_KEPT = 256
-_kept_quoted = lru_cache(maxsize=1024)(shlex.quote)
+_BEFORE_TICKET = 3
+"""Words of an argv on Linux before the ticket, which alone is of this command."""
+_MOST_KEPT = 1000
+_kept_line = lru_cache(maxsize=64)(shlex.join)
 
 
-def _quoted(word: str) -> str:
-    """Quote a word; most words of an argv repeat from the last command.
-
-    Those that are not (the ticket, the command) go in time; a long one is never kept."""
-    return _kept_quoted(word) if len(word) <= _LONGEST_KEPT else shlex.quote(word)
+def _line_of(argv: tuple[str, ...], ticket: str) -> str:
+    """Return an argv as a line for a shell; the words around the ticket are quoted once for all commands of a place."""
+    before, at, after = argv[:_BEFORE_TICKET], argv[_BEFORE_TICKET : _BEFORE_TICKET + 1], argv[_BEFORE_TICKET + 1 :]
+    if at != (ticket,) or len(argv) > _MOST_KEPT:
+        return shlex.join(argv)
+    return f"{_kept_line(before)} {ticket} {_kept_line(after)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ class WrapMethods:
             request = replace(request, overrides=replace(request.overrides, variables=variables))
         if params.prepare:
             wrap_id, launch = await session.prepare(request)
-            return self._result(wrap_id, launch)
+            return self._result(wrap_id, launch, launch.warnings)
         try:
             search = (params.env or {}).get("PATH") or await caller_search_path(call)
             await self.questions.check_may_run(session, request, search)
@@ -109,20 +112,34 @@ class WrapMethods:
         news += self.notices.about_files(self.scan_warnings())
         if settings.project.trust_has_changed:
             self.trusting.notice(settings.project, session, self.prompts)
-        result = self._result(command.wrap_id, replace(launch, warnings=(*news, *launch.warnings)))
         published = tuple(map(str, command.publications))
-        return replace(result, policy_generation=command.generation, published=published)
+        return self._result(
+            command.wrap_id,
+            launch,
+            (*news, *launch.warnings),
+            policy_generation=command.generation,
+            published=published,
+        )
 
-    def _result(self, wrap_id: str, launch: LaunchSpec) -> WrapResult:
+    def _result(
+        self,
+        wrap_id: str,
+        launch: LaunchSpec,
+        warnings: tuple[str, ...],
+        policy_generation: int = 0,
+        published: tuple[str, ...] = (),
+    ) -> WrapResult:
         return WrapResult(
             wrap_id=wrap_id,
             argv=launch.argv,
-            command=" ".join(map(_quoted, launch.argv)),
+            command=_line_of(launch.argv, wrap_id),
             env=EnvironmentRecord(dict(launch.env_set), launch.env_unset),
             cwd=launch.cwd,
             layers=launch.layers,
-            warnings=(*launch.warnings, *filter(None, [self.reloading.failure])),
+            warnings=(*warnings, self.reloading.failure) if self.reloading.failure else warnings,
             expires_in_s=launch.expires_in_s,
+            policy_generation=policy_generation,
+            published=published,
             tmp=launch.tmp,
             prepared=launch.prepared,
         )
