@@ -21,11 +21,14 @@ _MASK, _INJECT = "sandbox.credentials.mask", "sandbox.credentials.inject"
 
 @dataclass(frozen=True, slots=True)
 class MaskedFile:
-    """A file with the texts before its secrets; without any, all of it is one."""
+    """A file with the texts before its secrets; without any, all of it is one.
+
+    `further` are those of a project, for what the others leave: such a text must not tell what a secret begins with."""
 
     path: str
     patterns: tuple[str, ...]
     by_project: bool
+    further: tuple[str, ...] = ()
 
     def is_lifted_by(self, reason: MarkReason) -> bool:
         """Return whether the copy may stand where this rule closes: it is the mask's own, or a source's."""
@@ -40,14 +43,18 @@ def masked_files(network: NetworkPolicy) -> tuple[MaskedFile, ...]:
     found: dict[str, MaskedFile] = {}
     for path in dict.fromkeys(mask.path for mask in network.masks if mask.path):
         masks = [mask for mask in network.masks if mask.path == path]
-        patterns = tuple(sorted({mask.pattern for mask in masks})) if all(mask.pattern for mask in masks) else ()
-        found[path] = MaskedFile(path, patterns, all(mask.by_project for mask in masks))
+        by_project = all(mask.by_project for mask in masks)
+        first = {mask.pattern for mask in masks if by_project or not mask.by_project}
+        further = {mask.pattern for mask in masks} - first
+        if "" in first | further:
+            first = further = set()
+        found[path] = MaskedFile(path, tuple(sorted(first)), by_project, tuple(sorted(further)))
     return tuple(found.values())
 
 
 def copy_path(session_tmp: str, file: MaskedFile) -> str:
     """Return the place of a copy, in a directory that ends with the session's temporary one."""
-    text = "\0".join((file.path, *file.patterns))
+    text = "\0".join((file.path, *file.patterns, "", *file.further))
     return f"{session_tmp}-masked/{hashlib.sha256(text.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
 
 

@@ -296,11 +296,12 @@ class SandboxSession:
             await self._parts.prepare_trust(policy.network, request.environment)
         place = self._place(request.cwd, policy.network.transparent)
         stand_ins = await self.credentials.prepare(policy.network, place.session_tmp)
+        unfit = self.credentials.warnings
         program: Argv | ShellText = ShellText(request.command or "", request.shell, request.login)
         if request.argv is not None:
             program = Argv(request.argv)
         plan = await self._parts.planner.plan(policy, place, program, request.environment)
-        return unenforced, place, stand_ins, plan
+        return (*unenforced, *unfit), place, stand_ins, plan
 
     async def _wrap_once(self, request: WrapRequest) -> tuple[Command, LaunchSpec]:
         self._check_open()

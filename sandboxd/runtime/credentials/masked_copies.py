@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from sandboxd.errors import HostError
@@ -31,17 +31,25 @@ _GOES_ON: Final = re.compile(rb"[|>][0-9+-]*|.*\\|[\"']+", re.DOTALL)
 """A value that lines below belong to, or may."""
 _BELOW: Final = re.compile(rb"\r?\n[ \t]+\S")
 
+_UNFIT: Final = (
+    "commands see a placeholder in place of a whole file, where a pattern of sandbox.credentials.mask is not; correct "
+    "or remove the pattern"
+)
+
 StandIn = Callable[[str, bytes], bytes]
 """Returns what stands for the value with this name."""
 
 
-def write_copy(file: MaskedFile, session_tmp: str, stand_in: StandIn, secrets: Sequence[Secret] = ()) -> None:
-    """Write the copy of a file, unless it is as it should be. Raises HostError."""
-    path, text = copy_path(session_tmp, file), masked(file, _read(file.path), stand_in, secrets)
+def write_copy(file: MaskedFile, session_tmp: str, stand_in: StandIn, secrets: Sequence[Secret] = ()) -> str:
+    """Write the copy of a file, unless it is as it should be; return a warning or "". Raises HostError."""
+    content = _read(file.path)
+    path, text = copy_path(session_tmp, file), masked(file, content, stand_in, secrets)
+    pattern = "" if content is None else _unfit(file, content)
+    told = f"{_UNFIT}: {file.path}, pattern {pattern}" if pattern else ""
     try:
         with open(path, "rb") as present:
             if present.read(len(text) + 1) == text:
-                return
+                return told
     except OSError:
         pass
     try:
@@ -54,21 +62,62 @@ def write_copy(file: MaskedFile, session_tmp: str, stand_in: StandIn, secrets: S
         raise HostError(
             "credential_copy", f"cannot write the copy of {file.path}: {error.strerror}", hint="free some disk space"
         ) from None
+    return told
 
 
 def masked(file: MaskedFile, content: bytes | None, stand_in: StandIn, secrets: Sequence[Secret] = ()) -> bytes:
-    """Return the copy of a file. All of it is secret without a pattern, or when it cannot be read safely.
+    """Return the copy of a file.
 
-    Values of credentials (`secrets`) are replaced wherever they stand."""
-    places = None if content is None or not file.patterns else _values(content, re.compile(beginning(file.patterns)))
-    if content is None or places is None:
-        return stand_in(file.path, (content or b"").strip()) + b"\n"
+    All of it is secret without a pattern, where one fits nothing, or when it cannot be read safely. Values of
+    credentials (`secrets`) are replaced wherever they stand."""
+    made: set[bytes] = set()
+
+    def replace(name: str, value: bytes) -> bytes:
+        text = value if value in made else stand_in(name, value)
+        made.add(text)
+        return text
+
+    shown = None
+    if content is not None and file.patterns and not _unfit(file, content):
+        shown = _replaced(file.path, file.patterns, content, replace)
+    if shown is not None:
+        shown = take_out(secrets, shown)
+        made.update(secret.stand_in for secret in secrets)
+        shown = _replaced(f"{file.path}#", file.further, shown, replace)
+    return stand_in(file.path, (content or b"").strip()) + b"\n" if shown is None else shown
+
+
+def _unfit(file: MaskedFile, content: bytes) -> str:
+    """Return a pattern that is nowhere in a file: its secret has another form, and must not be shown."""
+    if not content.strip():
+        return ""
+    return next((one for one in file.patterns if not re.search(beginning((one,)), content)), "")
+
+
+def _replaced(name: str, patterns: Sequence[str], content: bytes, stand_in: StandIn) -> bytes | None:
+    places: set[tuple[int, int]] = set()
+    for pattern in patterns:
+        found = _values(content, re.compile(beginning((pattern,))))
+        if found is None:
+            return None
+        places.update(found)
     shown: list[bytes] = []
     at = 0
-    for count, (start, end) in enumerate(places, 1):
-        shown += content[at:start], stand_in(f"{file.path}#{count}", content[start:end])
+    for count, (start, end) in enumerate(_joined(places), 1):
+        shown += content[at:start], stand_in(f"{name}#{count}", content[start:end])
         at = end
-    return take_out(secrets, b"".join((*shown, content[at:])))
+    return b"".join((*shown, content[at:]))
+
+
+def _joined(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return places without overlaps: what one pattern hides, another one does not show."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(places):
+        if found and start < found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
 
 
 def _values(content: bytes, begins: re.Pattern[bytes]) -> list[tuple[int, int]] | None:

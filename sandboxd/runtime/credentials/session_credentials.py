@@ -49,6 +49,8 @@ class SessionCredentials:
         self._store = store
         self._stand_ins: dict[CredentialSource, bytes] = {}
         self._secrets: dict[CredentialSource, tuple[Secret, ...]] = {}
+        self.warnings: tuple[str, ...] = ()
+        """About masked files, as `prepare` found them."""
 
     @property
     def stand_ins(self) -> Sequence[tuple[bytes, CredentialSource]]:
@@ -91,11 +93,15 @@ class SessionCredentials:
         for rule in reversed(network.credentials):  # the first rule for a variable decides
             for name in rule.variables:
                 found[name] = await self.stand_in(rule.source, rule.prefix)
+        self.warnings = ()
         if files := masked_files(network):
             for rule in network.credentials:
                 await self.stand_in(rule.source, rule.prefix)  # a value in a file may be one of these
-            for file in files:
+            told = [
                 await asyncio.to_thread(write_copy, file, session_tmp, self._stand_in_of_value, self.secrets)
+                for file in files
+            ]
+            self.warnings = tuple(filter(None, told))
         return found
 
     def _stand_in_of_value(self, name: str, value: bytes) -> bytes:

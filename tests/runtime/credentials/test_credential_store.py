@@ -182,20 +182,44 @@ async def test_a_slow_source_holds_no_command_up(tmp_path: Path, monkeypatch: py
 
 
 def test_another_mask_never_shows_more(tmp_path: Path) -> None:
-    """A pattern that fits nothing, beside one that does or beside none; values are replaced wherever they are."""
+    """Beside patterns of a user, also one of a project that guesses; values are replaced wherever they are."""
     path = tmp_path / "npmrc"
     path.write_text("b=0\na=secret-value\n")
 
-    def shown(*patterns: str, secrets: tuple[Secret, ...] = ()) -> str:
-        masks = tuple(MaskRule(BUILT_IN, path=str(path), pattern=pattern) for pattern in patterns)
-        [file] = masked_files(NetworkPolicy(masks=masks))
+    def shown(*patterns: str, project: tuple[str, ...] = (), secrets: tuple[Secret, ...] = ()) -> str:
+        masks = [MaskRule(BUILT_IN, path=str(path), pattern=pattern) for pattern in patterns]
+        masks += [MaskRule(BUILT_IN, path=str(path), pattern=pattern, by_project=True) for pattern in project]
+        [file] = masked_files(NetworkPolicy(masks=tuple(masks)))
         write_copy(file, str(tmp_path / "t"), lambda name, value: b"STAND-IN", secrets)
         return Path(copy_path(str(tmp_path / "t"), file)).read_text()
 
-    assert shown("zzz=") == path.read_text()
-    assert shown("zzz=", "a=") == shown("a=", "a") == "b=0\na=STAND-IN\n"
-    assert shown("zzz=", "") == "STAND-IN\n"
-    assert shown("zzz=", secrets=(Secret(b"secret-value", b"OTHER"),)) == "b=0\na=OTHER\n"
+    other = (Secret(b"secret-value", b"OTHER"),)
+    for patterns in (("a=",), ("a=", "a=sec"), ("a=", "b=0\na=secret")):
+        assert shown(*patterns) == "b=0\na=STAND-IN\n"
+    assert shown("a=", "a") == "b=0\naSTAND-IN\n"
+    for guess in ("a=sec", "a=x", "sec", "zzz=", "a=secret-valu", "a="):
+        assert shown("a=", project=(guess,)) == "b=0\na=STAND-IN\n", guess
+        assert shown("b=", project=(guess,), secrets=other) == "b=STAND-IN\na=OTHER\n", guess
+    assert shown("a=", project=("b=",)) == "b=STAND-IN\na=STAND-IN\n"
+    assert shown("a=", project=("",)) == shown("zzz=", "") == "STAND-IN\n"
+    assert shown("b=", secrets=other) == "b=STAND-IN\na=OTHER\n"
+
+
+def test_a_pattern_that_fits_nothing_hides_the_file(tmp_path: Path) -> None:
+    def copied(text: str, *patterns: str, by_project: bool = False) -> tuple[str, str]:
+        (tmp_path / "npmrc").write_text(text)
+        rules = [MaskRule(BUILT_IN, path=f"{tmp_path}/npmrc", pattern=one, by_project=by_project) for one in patterns]
+        [file] = masked_files(NetworkPolicy(masks=tuple(rules)))
+        told = write_copy(file, f"{tmp_path}/t", lambda name, value: b"STAND-IN")
+        return Path(copy_path(f"{tmp_path}/t", file)).read_text(), told
+
+    for patterns in (("tokn=",), ("token=", "pasword=")):
+        text, told = copied("token=secret\npassword=secret\n", *patterns)
+        assert text == "STAND-IN\n" and f"npmrc, pattern {patterns[-1]}" in told
+    assert copied("token=secret\n", "tokn=", by_project=True)[0] == "STAND-IN\n"
+    assert copied("token=secret\nx=1\n", "token=") == ("token=STAND-IN\nx=1\n", "")
+    for nothing in ("", "\n \n", "token=\nx=1\n"):
+        assert copied(nothing, "token=") == (nothing, "")
 
 
 @pytest.mark.parametrize(
