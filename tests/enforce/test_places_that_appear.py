@@ -33,11 +33,11 @@ def test_a_denied_directory_made_outside_is_closed_at_once(start_daemon: StartDa
 
 def test_what_replaces_a_denied_file_is_closed(start_daemon: StartDaemon, identity: Identity) -> None:
     """A program that saves by renaming takes the mount away."""
-    names = ("file", "directory/key", "masked", "other")
+    names = ("file", "directory/key", "masked", "linked", "other")
     for name in names:
         identity.write(identity.workspace / name, "value=old-text\n")
     mask = [{"file": f"{identity.workspace}/masked", "pattern": "value=*"}]
-    denied = [f"{identity.workspace}/{name}" for name in ("file", "directory")]
+    denied = [f"{identity.workspace}/{name}" for name in ("file", "directory", "linked")]
     daemon = start_daemon(settings={"sandbox": {"filesystem": {"denyRead": denied}, "credentials": {"mask": mask}}})
     look = f"cat {' '.join(names)} 2>&1"
     shown = f"[ $({look} | grep -c new-text) = 1 ]"
@@ -48,6 +48,8 @@ def test_what_replaces_a_denied_file_is_closed(start_daemon: StartDaemon, identi
     for name in ("file", "masked", "other"):
         identity.write(identity.workspace / "new", "value=new-text\n")
         identity.run(["mv", "new", name], cwd=identity.workspace, check=True)
+    identity.write(identity.base / "target", "value=new-text\n")
+    identity.run(["ln", "-sf", f"{identity.base}/target", "linked"], cwd=identity.workspace, check=True)
     identity.run(["sh", "-c", "rm -r directory && mkdir directory && echo value=new-text > directory/key"],
                  cwd=identity.workspace, check=True)  # fmt: skip
     said, _ = running.communicate("go\n")

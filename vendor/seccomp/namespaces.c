@@ -57,11 +57,11 @@ struct open_step {
     } option[]; /* set before anything else */
 };
 
-/* What is mounted on the path: itself; itself, read-only; whatever the name stands for, links not followed, read-only;
- * what is mounted at another path. TAKE copies what is mounted there and lies below. SHOW copies what stands at another
- * path, which other programs may remove or replace meanwhile, onto a name made for it: no failure matters. HIDE removes
- * the mount. PUT + n mounts tree n, counted from those that came with the program. With IF_THERE a path that is gone or
- * leads elsewhere gets no mount. */
+/* What is mounted on the path: itself; itself, read-only; whatever the name stands for, links not followed, read-
+ * only, or what is at another path, if one is given; what is mounted at another path. TAKE copies what is mounted
+ * there and lies below. SHOW copies what stands at another path, which other programs may remove or replace
+ * meanwhile, onto a name made for it: no failure matters. HIDE removes the mount. PUT + n mounts tree n, counted
+ * from those that came with the program. With IF_THERE a path that is gone or leads elsewhere gets no mount. */
 enum { SAME, READ_ONLY, ENTRY = 3, COPY, TAKE, SHOW, HIDE, PUT, IF_THERE = 1 << 16 };
 
 struct mount_step {
@@ -211,7 +211,7 @@ static long seal(long tree) {
 }
 
 /* A symbolic link has no descriptor that could be mounted on, so its directory is opened, and its name not followed. */
-static long mount_entry(char *path) {
+static long mount_entry(char *path, const char *source) {
     char *name = path + length_of(path);
     while (name > path && name[-1] != '/') {
         name--;
@@ -222,7 +222,8 @@ static long mount_entry(char *path) {
     name[-1] = 0;
     long parent = open_path(name - 1 > path ? path : "/", O_DIRECTORY), tree = parent, error = parent;
     if (parent >= 0) {
-        error = tree = call(open_tree, parent, name, OPEN_TREE_CLONE | O_CLOEXEC | AT_SYMLINK_NOFOLLOW | AT_RECURSIVE);
+        error = tree = call(open_tree, *source ? AT_FDCWD : parent, *source ? source : name,
+                            OPEN_TREE_CLONE | O_CLOEXEC | AT_SYMLINK_NOFOLLOW | AT_RECURSIVE);
     }
     if (tree >= 0 && !(error = seal(tree))) {
         error = call(move_mount, tree, "", parent, name, MOVE_MOUNT_F_EMPTY_PATH);
@@ -239,7 +240,7 @@ static long mount_one(const struct mount_step *step, unsigned length) {
         return -EINVAL;
     }
     if (how == ENTRY) {
-        return mount_entry(path);
+        return mount_entry(path, path + step->other);
     }
     if (how == HIDE) {
         long error = call(umount2, path, MNT_DETACH);

@@ -137,7 +137,7 @@ class LateNames:
         if name not in self._denied:
             return LateMount(MountMethod.ENTRY, name, if_there=True)
         is_directory = stat.S_ISDIR(os.lstat(name).st_mode) and self._empty
-        return LateMount(MountMethod.COPY, name, self._empty if is_directory else "/dev/null", if_there=True)
+        return LateMount(MountMethod.ENTRY, name, self._empty if is_directory else "/dev/null", if_there=True)
 
     def _open(self, opened: contextlib.ExitStack, kind: str) -> int:
         descriptor = os.open(f"/proc/{self._pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)

@@ -101,7 +101,7 @@ class MountMethod(IntEnum):
     READ_ONLY = 1
     """The existing file or directory, read-only."""
     ENTRY = 3
-    """Whatever stands at the name, read-only; no symlink is followed."""
+    """Whatever stands at the name, read-only, or the mount at a source; no symlink is followed."""
     COPY = 4
     """The mount at the source."""
     TAKE = 5
@@ -124,7 +124,7 @@ _IF_THERE = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class LateMount:
-    """One mount in the sandbox's mount namespace; `source` is for COPY and SHOW, `tree` for PUT.
+    """One mount in the sandbox's mount namespace; `source` is for COPY, SHOW and ENTRY, `tree` for PUT.
 
     `if_there`: no mount where the path has gone, or leads elsewhere by now."""
 
