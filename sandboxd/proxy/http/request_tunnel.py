@@ -182,36 +182,61 @@ class RequestTunnels:
             self._refuse(tunnel, "begins with a TLS handshake for another host", "", Reason.SERVER_NAME)
             return
         tunnel.authority, tunnel.offered = authority, opening.protocols
-        origin: OriginStream | None = None
-        try:
-            origin = await tunnel.open()
-        except DialError as error:
-            tunnel.fault = error
-            if error.slug == "tls_untrusted":
-                decision = Decision(Behavior.DENY, Reason.SERVER_UNTRUSTED, error.message, hint=error.hint)
-                self._outbound.report("TLS", host, tunnel.port, decision)
-        tunnel.offered = (HTTP1.encode(),)
-        try:
-            async with asyncio.timeout(self._limits.head_s):
-                await client.share.turn()
-                begun = time.perf_counter()
-                protocol = _protocol_of(origin, opening.protocols)
-                channel = TlsChannel(authority.context_for(host, protocol), server_side=True)
-                client.share.spend_since(begun)
-                await client.start_tls(channel)
-        except BaseException as error:
-            if origin is not None:
-                self._outbound.release(origin.connection)
-                origin.close()
-            if isinstance(error, ssl.SSLError | ConnectionError):  # programs send an alert, or only close
-                self._report(tunnel, "ends its TLS here, and the program refuses the certificate", _NOT_TRUSTED)
-            raise
+        origin = await self._shake_hands(tunnel, authority, opening.protocols)
         if client.protocol == HTTP2:
             from sandboxd.proxy.http2.session import serve_http2  # its library is an extra
 
             await serve_http2(client, self._outbound, self._limits, tunnel, origin, tunnel.fault)
         else:
             await serve_requests(client, self._outbound, self._limits, tunnel, origin)
+
+    async def _shake_hands(
+        self, tunnel: RequestTunnel, authority: Authority, offered: Collection[bytes]
+    ) -> OriginStream | None:
+        """Shake hands with server and client, at the same time where the server's choice of a protocol is known.
+
+        Returns the connection to the server, if it could be made. Raises OSError when that to the client failed."""
+        opening = asyncio.create_task(tunnel.open(), name=f"TLS to {tunnel.host.authority(tunnel.port)}")
+        try:
+            if HTTP2.encode() in offered:
+                await asyncio.wait([opening])
+            else:
+                await asyncio.sleep(0)  # the server is asked first, and computes meanwhile
+            protocol = _protocol_of(opening, offered)
+            async with asyncio.timeout(self._limits.head_s):
+                await tunnel.client.share.turn()
+                begun = time.perf_counter()
+                channel = TlsChannel(authority.context_for(tunnel.host, protocol), server_side=True)
+                tunnel.client.share.spend_since(begun)
+                await tunnel.client.start_tls(channel)
+            await asyncio.wait([opening])
+            tunnel.offered = (HTTP1.encode(),)
+            return self._opened(tunnel, opening)
+        except BaseException as error:
+            await self._give_up(opening)
+            if isinstance(error, ssl.SSLError | ConnectionError):  # programs send an alert, or only close
+                self._report(tunnel, "ends its TLS here, and the program refuses the certificate", _NOT_TRUSTED)
+            raise
+
+    def _opened(self, tunnel: RequestTunnel, opening: asyncio.Task[OriginStream]) -> OriginStream | None:
+        """Return the connection to the server, or note and report why there is none."""
+        try:
+            return opening.result()
+        except DialError as error:
+            tunnel.fault = error
+            if error.slug == "tls_untrusted":
+                decision = Decision(Behavior.DENY, Reason.SERVER_UNTRUSTED, error.message, hint=error.hint)
+                self._outbound.report("TLS", tunnel.host, tunnel.port, decision)
+        return None
+
+    async def _give_up(self, opening: asyncio.Task[OriginStream]) -> None:
+        """End the connection to a server whose client has failed."""
+        opening.cancel()
+        await asyncio.wait([opening])
+        if not opening.cancelled() and opening.exception() is None:
+            origin = opening.result()
+            self._outbound.release(origin.connection)
+            origin.close()
 
     def _refuse(
         self,
@@ -249,11 +274,13 @@ async def _secure(origin: OriginStream, channel: TlsEnd, limits: ProxyLimits) ->
         raise DialError("tls_failed", f"the TLS handshake with {host} failed: {why}") from None
 
 
-def _protocol_of(origin: OriginStream | None, offered: Collection[bytes]) -> str:
+def _protocol_of(opening: asyncio.Task[OriginStream], offered: Collection[bytes]) -> str:
     """Return the protocol for the client: the server's, or without a server one that the client offers."""
-    if origin is not None:
-        return origin.protocol or HTTP1
-    return HTTP1 if not offered or HTTP1.encode() in offered else HTTP2
+    if HTTP2.encode() not in offered:
+        return HTTP1
+    if not opening.cancelled() and opening.exception() is None:
+        return opening.result().protocol or HTTP1
+    return HTTP1 if HTTP1.encode() in offered else HTTP2
 
 
 def _names(opening: Opening, host: Host) -> bool:
