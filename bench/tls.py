@@ -26,12 +26,13 @@ from h2.events import DataReceived, RequestReceived, StreamEnded
 from h2.settings import SettingCodes
 
 from bench.network import BUFFER, MEGABYTE, NAME, child, tuned
-from bench.private_daemon import Bench
+from bench.private_daemon import ROOT, Bench
 from bench.rows import Row
 from bench.timing import in_turns, median, ms
 
 CONNECTIONS = 1000
 """Fewer than a command may have (`MOST_TLS`)."""
+CERTIFICATES = ROOT / "tests" / "proxy" / "tls"
 WINDOW = 4 << 20
 """Of the client of HTTP/2."""
 
@@ -219,12 +220,9 @@ def _stand() -> Iterator[TlsStand]:
 
 
 def _run_origin(directory: str) -> None:
-    from sandboxd.policy.hosts.host_patterns import HostPattern, parse_host
-    from sandboxd.proxy.tls.authority import Authority
-
-    authority = Authority([HostPattern.parse(NAME)])
-    Path(directory, "origin.pem").write_text(authority.certificate)
-    context = authority.context_for(parse_host(NAME))
+    Path(directory, "origin.pem").write_bytes((CERTIFICATES / "ca.pem").read_bytes())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATES / "server.pem")
     context.set_alpn_protocols(["h2", "http/1.1"])
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     print(listener.getsockname()[1], flush=True)

@@ -377,8 +377,10 @@ if os.geteuid() == 0:
         assert [said[-1].endswith("-y") for said in inside] == [True] * 3
         assert [left for _, left in found] == [["mounted"], ["beneath"], ["mounted"]]
 
-    CHURN = "import itertools, os, sys\nfor n in itertools.count():\n    name = f'/tmp/churn{n % 90}'\n" \
-            "    os.unlink(name) if os.path.exists(name) else open(name, 'w').close()\n"
+    CHURN = (
+        "import itertools, os, sys\nfor n in itertools.count():\n    name = f'/tmp/churn{n % 90}'\n"
+        "    os.unlink(name) if os.path.exists(name) else open(name, 'w').close()\n"
+    )
 
     def test_tmp_is_shown_where_the_kernel_refuses_overlays(start_daemon: StartDaemon) -> None:
         """Two overlays above each other are all that it stacks. Other programs make and remove entries meanwhile."""

@@ -113,14 +113,18 @@ OBSERVED: dict[str, tuple[Any, Any]] = {
     ),
     "sandbox.credentials.inject": (
         [{"host": "a.test", "header": "Authorization: token {value}", "from": "env:A", "paths": ["/x/**"]}],
-        lambda p: (p.network.credentials[0].form, p.network.credentials[0].variables) == ("token {value}", ("A",))
-        and p.network.tls_terminate[0].pattern.text == "a.test",
+        lambda p: (
+            (p.network.credentials[0].form, p.network.credentials[0].variables) == ("token {value}", ("A",))
+            and p.network.tls_terminate[0].pattern.text == "a.test"
+        ),
     ),
     "sandbox.credentials.mask": (
         [{"env": "A"}, {"file": "~/a", "pattern": "token=*"}],
-        lambda p: [(one.variable, one.path, one.pattern) for one in p.network.masks]
-        == [("A", "", ""), ("", "/home/u/a", "token=")]
-        and paths(p.files.deny_read) == ["/home/u/a"],
+        lambda p: (
+            [(one.variable, one.path, one.pattern) for one in p.network.masks]
+            == [("A", "", ""), ("", "/home/u/a", "token=")]
+            and paths(p.files.deny_read) == ["/home/u/a"]
+        ),
     ),
     "sandbox.network.strictAllowlist": (True, lambda p: p.network.strict_allowlist),
     "sandbox.network.onUnlisted": ("deny", lambda p: p.network.strict_allowlist),

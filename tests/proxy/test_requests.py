@@ -17,7 +17,7 @@ from sandboxd.policy.hosts.request_rules import HttpRequest, parse_operations
 from sandboxd.policy.model import NetworkPolicy, RequestRule
 from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.tls.authority import Authority
-from sandboxd.proxy.tls.channel import TlsChannel
+from support.greetings import client_hello
 from support.proxies import SETTINGS, Proxies, Wire, finish, rules, running_proxies, scripted_origin
 from support.waiting import wait_until_async
 
@@ -285,16 +285,14 @@ async def test_a_handshake_for_another_host_is_refused(authority: Authority, nam
     served = Served()
     async with tls_origin(served) as port, running_proxies(network=ends_tls(*READ_ME), authority=authority) as proxies:
         reader, writer = await by_connect(proxies, port)
-        context = trusting(authority)
-        context.check_hostname = name is not None
-        channel = TlsChannel(context, server_side=False, server_name=name)
-        assert not channel.shake_hands()
-        writer.write(channel.take_output())
         if name is None:
-            while not channel.shake_hands(await reader.read(65536)):
-                writer.write(channel.take_output())
+            context = trusting(authority)
+            context.check_hostname = False
+            await writer.start_tls(context)
+            assert writer.get_extra_info("ssl_object").version() == "TLSv1.3"
             await finish(writer)
             return
+        writer.write(client_hello(name))
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
         await finish(writer)
@@ -344,9 +342,7 @@ async def test_no_tunnel_of_another_host_leads_to_a_host_with_rules(mode: str) -
     network = NetworkPolicy(requests=READ_ME, check_server_name=mode)
     async with tls_origin(served) as port, running_proxies("also.test", network=network) as proxies:
         reader, writer = await proxies.tunnel(f"also.test:{port}")
-        channel = TlsChannel(ssl.create_default_context(), server_side=False, server_name="ok.test")
-        assert not channel.shake_hands()
-        writer.write(channel.take_output())
+        writer.write(client_hello("ok.test"))
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
         assert proxies.blocked[0].decision.reason is Reason.REQUEST_UNSEEN

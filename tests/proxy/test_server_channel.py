@@ -18,7 +18,7 @@ from cryptography.x509 import ocsp
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from OpenSSL import SSL
 
-from sandboxd.proxy.tls.channel import ServerUntrusted, TlsFault
+from sandboxd.proxy.tls.faults import ServerUntrusted, TlsFault
 from sandboxd.proxy.tls.server_channel import ServerChannel, ServerContext, fault_of_proof
 
 NOW = datetime.now(UTC)

@@ -16,7 +16,7 @@ from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.outbound import Outbound, Refused
 from sandboxd.proxy.streams.connection import OutboundConnection
 from sandboxd.proxy.streams.stream import Stream
-from sandboxd.proxy.tls.channel import TlsFault
+from sandboxd.proxy.tls.faults import TlsFault
 
 SAFE_TO_REPEAT = frozenset({"GET", "HEAD", "OPTIONS"})
 

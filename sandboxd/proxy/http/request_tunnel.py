@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import ssl
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from sandboxd.proxy.outbound import Outbound
 from sandboxd.proxy.streams.connection import OutboundConnection
 from sandboxd.proxy.streams.stream import Stream
 from sandboxd.proxy.tls.authority import HTTP1, HTTP2, Authority
-from sandboxd.proxy.tls.channel import ServerUntrusted, TlsChannel, TlsEnd
+from sandboxd.proxy.tls.faults import ServerUntrusted, TlsEnd
 from sandboxd.proxy.transparent.tls_hello import NOT_TLS, HelloReader, Opening
 
 _METHOD: Final = re.compile(rb"[A-Z][A-Z-]{0,31} ")
@@ -206,7 +205,7 @@ class RequestTunnels:
             async with asyncio.timeout(self._limits.head_s):
                 await tunnel.client.share.turn()
                 begun = time.perf_counter()
-                channel = TlsChannel(authority.context_for(tunnel.host, protocol), server_side=True)
+                channel = authority.channel_from(tunnel.host, protocol)
                 tunnel.client.share.spend_since(begun)
                 await tunnel.client.start_tls(channel)
             await asyncio.wait([opening])
@@ -214,7 +213,7 @@ class RequestTunnels:
             return self._opened(tunnel, opening)
         except BaseException as error:
             await self._give_up(opening)
-            if isinstance(error, ssl.SSLError | ConnectionError):  # programs send an alert, or only close
+            if isinstance(error, ConnectionError):  # programs send an alert, or only close
                 self._report(tunnel, "ends its TLS here, and the program refuses the certificate", _NOT_TRUSTED)
             raise
 

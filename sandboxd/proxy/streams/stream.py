@@ -14,7 +14,7 @@ from functools import cache
 from typing import Final
 
 from sandboxd.proxy.fair_share import CIPHER, STEP, Share
-from sandboxd.proxy.tls.channel import TlsEnd
+from sandboxd.proxy.tls.faults import TlsEnd
 
 READ_SIZE: Final = 65536
 HEAD_READ_SIZE: Final = 8192

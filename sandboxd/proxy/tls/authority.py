@@ -8,8 +8,6 @@ days, beginning a day ago, since clocks differ."""
 from __future__ import annotations
 
 import contextlib
-import os
-import ssl
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -24,7 +22,9 @@ from sandboxd.policy.hosts.host_patterns import Host, HostPattern
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.x509 import Certificate, ExtensionType, GeneralName, Name
+    from OpenSSL import SSL
 
+    from sandboxd.proxy.tls.client_channel import ClientChannel
     from sandboxd.proxy.tls.server_channel import ServerChannel, ServerContext
 
 NAME: Final = "sandboxd (this machine, sandboxed commands only)"
@@ -34,10 +34,6 @@ RENEW_BEFORE: Final = timedelta(days=1)
 EARLIER: Final = timedelta(days=1)
 MOST_HOSTS: Final = 256
 """Certificates that are kept; each takes about 40 KB with its context."""
-MOST_SESSIONS: Final = 256
-"""Sessions of TLS 1.2 without tickets that a context keeps; then another one is made."""
-CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Suites of TLS 1.2; those of 1.3 are all as good."""
 HTTP1: Final = "http/1.1"
 HTTP2: Final = "h2"
 
@@ -64,7 +60,7 @@ class Authority:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._clock = clock
-        self._contexts: OrderedDict[tuple[str, str], tuple[datetime, ssl.SSLContext]] = OrderedDict()
+        self._contexts: OrderedDict[tuple[str, str], tuple[datetime, SSL.Context]] = OrderedDict()
         x509, serialization, ec = _library()
         if record is None:
             self._key: EllipticCurvePrivateKey = ec.generate_private_key(ec.SECP256R1())
@@ -100,19 +96,21 @@ class Authority:
         known = tuple(name for name in (HTTP2, HTTP1) if name.encode() in offered)
         return ServerChannel(self._shared(known or (HTTP1,)), host.name)
 
-    def context_for(self, host: Host, protocol: str = HTTP1) -> ssl.SSLContext:
-        """Return the server's side of TLS for a host, with a certificate for it and the protocol of the server."""
+    def channel_from(self, host: Host, protocol: str = HTTP1) -> ClientChannel:
+        """Return the proxy's end of a connection that a command makes to a host, for the protocol of the server."""
+        from sandboxd.proxy.tls.client_channel import ClientChannel, client_context
+
         now, key = self._clock(), (host.name, protocol)
         found = self._contexts.get(key)
-        if found is None or found[0] <= now or found[1].session_stats()["number"] >= MOST_SESSIONS:
-            until, context = now + timedelta(days=HOST_DAYS), _server_context(protocol)
+        if found is None or found[0] <= now:
+            until = now + timedelta(days=HOST_DAYS)
             private, certificate = self._certify(host, until)
-            _load(context, certificate + self.certificate, private)
+            context = client_context(private, (certificate, self._certificate), protocol)
             found = self._contexts[key] = until - RENEW_BEFORE, context
         self._contexts.move_to_end(key)
         while len(self._contexts) > MOST_HOSTS:
             self._contexts.popitem(last=False)
-        return found[1]
+        return ClientChannel(found[1])
 
     def _own_certificate(self, hosts: Sequence[HostPattern]) -> Certificate:
         x509, _, _ = _library()
@@ -122,9 +120,9 @@ class Authority:
         until = self._clock() + timedelta(days=AUTHORITY_DAYS)
         return self._sign(self._key.public_key(), _name(NAME), until, extensions, signs=True)
 
-    def _certify(self, host: Host, until: datetime) -> tuple[str, str]:
-        """Return key and certificate of a host as PEM."""
-        x509, serialization, ec = _library()
+    def _certify(self, host: Host, until: datetime) -> tuple[EllipticCurvePrivateKey, Certificate]:
+        """Return key and certificate of a host."""
+        x509, _, ec = _library()
         key = ec.generate_private_key(ec.SECP256R1())
         name: GeneralName = x509.DNSName(host.name) if host.address is None else x509.IPAddress(host.address)
         extensions: list[ExtensionType] = [
@@ -132,8 +130,7 @@ class Authority:
             x509.SubjectAlternativeName([name]),
             x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH]),
         ]
-        certificate = self._sign(key.public_key(), _name(host.name[:64]), until, extensions)
-        return _pem_of(key), certificate.public_bytes(serialization.Encoding.PEM).decode()
+        return key, self._sign(key.public_key(), _name(host.name[:64]), until, extensions)
 
     def _sign(
         self, key: Any, subject: Name, until: datetime, extensions: Sequence[ExtensionType], *, signs: bool = False
@@ -156,17 +153,6 @@ class Authority:
             builder = builder.add_extension(extension, critical=critical)
         certificate: Certificate = builder.sign(self._key, SHA256())
         return certificate
-
-
-def _server_context(protocol: str) -> ssl.SSLContext:
-    """Return what clients are offered, whatever OpenSSL is configured to offer on this machine."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
-    context.set_ciphers(CIPHERS)
-    context.set_ecdh_curve("prime256v1")  # some others take OpenSSL a second, which the client chooses
-    context.set_alpn_protocols([protocol])
-    return context
 
 
 def java_store(certificates: Iterable[bytes]) -> bytes:
@@ -233,20 +219,3 @@ def _pem_of(key: EllipticCurvePrivateKey) -> str:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     return pem.decode()
-
-
-def _load(context: ssl.SSLContext, certificates: str, key: str) -> None:
-    """Load a chain, which the library only takes from files: pipes, so that no key is on a disk."""
-    paths: list[str] = []
-    opened: list[int] = []
-    try:
-        for text in (certificates, key):
-            reader, writer = os.pipe()
-            opened.append(reader)
-            with os.fdopen(writer, "wb") as file:
-                file.write(text.encode())  # less than a pipe holds
-            paths.append(f"/dev/fd/{reader}")
-        context.load_cert_chain(*paths)
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)

@@ -1,99 +1,126 @@
 """One end of a TLS connection, without I/O: bytes in, bytes out.
 
-The work is done by OpenSSL on memory buffers. All input is decrypted as soon as it comes, so no content waits where a
+The work is done by OpenSSL on memory buffers, through pyOpenSSL: Python's own module can neither ask for a proof
+against revocation nor choose several groups. All input is decrypted as soon as it comes, so no content waits where a
 look at the socket would not see it."""
 
 from __future__ import annotations
 
-import contextlib
-import ssl
-from typing import Protocol
+from typing import Final
 
-RECORD = 16384
+from cryptography.hazmat.bindings.openssl.binding import Binding
+from cryptography.hazmat.primitives.asymmetric import ec
+from OpenSSL import SSL
+
+from sandboxd.proxy.tls.faults import TlsFault
+
+RECORD: Final = 16384
 """Most content of one record (RFC 8446, section 5.1)."""
+_RELEASE_BUFFERS: Final = 0x10
+_NO_RENEGOTIATION: Final = 1 << 30
+_READ: Final = 4 * (RECORD + 256)
+"""The size of reads of output: each is allocated."""
 
 
-class TlsFault(ConnectionError):
-    """A TLS connection that broke, with OpenSSL's reason."""
-
-
-class ServerUntrusted(TlsFault):
-    """A server whose certificate is not valid."""
-
-
-class TlsEnd(Protocol):
-    """One end of a TLS connection, as a stream uses it."""
-
-    ended: bool
-
-    @property
-    def protocol(self) -> str | None: ...
-    @property
-    def asks(self) -> bool: ...
-    def shake_hands(self, data: bytes = b"") -> bool: ...
-    def receive(self, data: bytes) -> bytes: ...
-    def send(self, content: bytes) -> bytes: ...
-    def end(self) -> bytes: ...
-    def take_output(self) -> bytes: ...
+def new_context(method: int, ciphers: bytes, groups: bytes) -> SSL.Context:
+    """Return a context with these suites of TLS 1.2 and groups, whatever OpenSSL is configured to do here."""
+    context = SSL.Context(method)
+    context.set_min_proto_version(SSL.TLS1_2_VERSION)
+    context.set_options(SSL.OP_NO_COMPRESSION | _NO_RENEGOTIATION)
+    context.set_mode(_RELEASE_BUFFERS)
+    context.set_cipher_list(ciphers)
+    set_groups = getattr(Binding.lib, "SSL_CTX_set1_curves_list", None)  # pyOpenSSL has no method for it
+    if set_groups is None:
+        context.set_tmp_ecdh(ec.SECP256R1())
+    else:
+        set_groups(context._context, groups)
+    return context
 
 
 class TlsChannel:
     """Feed `receive` with what the peer sent; send what `take_output` returns after each step.
 
-    `ended` is set by the peer's close_notify. Every method raises ssl.SSLError, an OSError, when the connection is
-    broken; the alert for the peer is in `take_output` then."""
+    `ended` is set by the peer's close_notify. Every method raises TlsFault when the connection is broken; the alert
+    for the peer is in `take_output` then."""
 
-    def __init__(self, context: ssl.SSLContext, *, server_side: bool, server_name: str | None = None) -> None:
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(
-            self._incoming, self._outgoing, server_side=server_side, server_hostname=server_name
-        )
+    def __init__(self, context: SSL.Context) -> None:
+        self._tls = SSL.Connection(context, None)
         self.ended = False
-        self.asks = False
 
     def shake_hands(self, data: bytes = b"") -> bool:
         """Take handshake bytes; return whether the handshake is complete."""
-        self._incoming.write(data)
+        self._feed(data)
         try:
             self._tls.do_handshake()
-        except ssl.SSLWantReadError:
+        except SSL.WantReadError:
             return False
+        except SSL.Error as error:
+            raise self._fault(error) from None
         return True
+
+    def _fault(self, error: SSL.Error) -> TlsFault:
+        return TlsFault(reason(error))
+
+    @property
+    def asks(self) -> bool:
+        """Return whether the peer asked for a certificate."""
+        return False
 
     @property
     def protocol(self) -> str | None:
         """Return the protocol that ALPN chose."""
-        return self._tls.selected_alpn_protocol()
+        return self._tls.get_alpn_proto_negotiated().decode("ascii", "replace") or None
+
+    def _feed(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self._tls.bio_write(view) :]
 
     def receive(self, data: bytes) -> bytes:
         """Return the content of these bytes."""
-        self._incoming.write(data)
+        self._feed(data)
         content: list[bytes] = []
         while True:
             try:
-                piece = self._tls.read(RECORD)
-            except ssl.SSLWantReadError:
+                content.append(self._tls.recv(RECORD))
+            except SSL.WantReadError:
                 break
-            except ssl.SSLZeroReturnError:
-                piece = b""
-            if not piece:
+            except SSL.ZeroReturnError:
                 self.ended = True
                 break
-            content.append(piece)
+            except SSL.Error as error:
+                raise self._fault(error) from None
         return content[0] if len(content) == 1 else b"".join(content)
 
     def send(self, content: bytes) -> bytes:
         """Return the bytes to send for some content."""
         view = memoryview(content)
-        while view:
-            view = view[self._tls.write(view) :]
+        try:
+            while view:
+                view = view[self._tls.send(view[:RECORD]) :]
+        except SSL.Error as error:
+            raise self._fault(error) from None
         return self.take_output()
 
     def end(self) -> bytes:
         """Return the bytes that tell the peer of the end."""
-        with contextlib.suppress(ssl.SSLError):  # the peer has not sent its own, or the connection is broken
-            self._tls.unwrap()
+        try:
+            self._tls.shutdown()
+        except SSL.Error:  # the connection is broken
+            return b""
         return self.take_output()
 
     def take_output(self) -> bytes:
-        return self._outgoing.read()
+        output: list[bytes] = []
+        try:
+            while not output or len(output[-1]) == _READ:
+                output.append(self._tls.bio_read(_READ))
+        except SSL.Error:  # nothing is left
+            pass
+        return output[0] if len(output) == 1 else b"".join(output)
+
+
+def reason(error: SSL.Error) -> str:
+    """Return OpenSSL's last reason."""
+    found = error.args[0] if error.args else ()
+    return str(found[-1][-1]) if isinstance(found, list) and found else str(error) or "it broke"

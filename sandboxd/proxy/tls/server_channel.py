@@ -1,7 +1,7 @@
 """The proxy's end of a TLS connection to a server, without I/O, which asks for a proof against revocation.
 
-Python's own module cannot ask for one (OCSP stapling, RFC 6066, section 8), so OpenSSL is used through pyOpenSSL. A
-certificate is refused if the proof says that it is revoked, or if it requires a proof (RFC 7633) and none is valid."""
+The proof is a stapled answer (OCSP; RFC 6066, section 8). A certificate is refused if the proof says that it is
+revoked, or if it requires a proof (RFC 7633) and none is valid."""
 
 from __future__ import annotations
 
@@ -15,24 +15,20 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.bindings.openssl.binding import Binding
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.x509 import ocsp
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from OpenSSL import SSL, crypto
 
 from sandboxd.errors import HostError
-from sandboxd.proxy.tls.channel import RECORD, ServerUntrusted, TlsFault
+from sandboxd.proxy.tls.channel import TlsChannel, new_context, reason
+from sandboxd.proxy.tls.faults import ServerUntrusted, TlsFault
 
 CIPHERS: Final = b"@SECLEVEL=2:ECDHE+AESGCM:ECDHE+CHACHA20:ECDHE+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM"
 GROUPS: Final = b"X25519:P-256:P-384:P-521"
 """Others, and DHE, let a server choose numbers that take OpenSSL a second, in which the daemon does nothing else."""
 MOST_KNOWN: Final = 64
 """Certificates whose content is remembered."""
-_RELEASE_BUFFERS: Final = 0x10
-_NO_RENEGOTIATION: Final = 1 << 30
-_READ: Final = 4 * (RECORD + 256)
-"""The size of reads of output: each is allocated."""
 _FAULTS: Final = {
     9: "certificate is not yet valid",
     10: "certificate has expired",
@@ -71,16 +67,8 @@ class ServerContext:
     def __init__(self, believed: Sequence[str], offered: Sequence[str]) -> None:
         self.known: OrderedDict[tuple[str, bytes], tuple[bool, bool]] = OrderedDict()
         """Certificates seen, by name and digest: is it for the name, does it require a proof. Reading one is slow."""
-        self.context = SSL.Context(SSL.TLS_CLIENT_METHOD)
-        self.context.set_min_proto_version(SSL.TLS1_2_VERSION)
-        self.context.set_options(SSL.OP_NO_COMPRESSION | _NO_RENEGOTIATION)
-        self.context.set_mode(_RELEASE_BUFFERS)
-        self.context.set_cipher_list(CIPHERS)
-        set_groups = getattr(Binding.lib, "SSL_CTX_set1_curves_list", None)  # pyOpenSSL has no method for it
-        if set_groups is None:
-            self.context.set_tmp_ecdh(ec.SECP256R1())
-        else:
-            set_groups(self.context._context, GROUPS)
+        self.context = new_context(SSL.TLS_CLIENT_METHOD, CIPHERS, GROUPS)
+        self.context.set_verify(SSL.VERIFY_PEER, _verify)
         self.context.set_alpn_protos([name.encode("ascii") for name in offered])
         self.context.set_ocsp_client_callback(_check_proof)
         self.context.set_info_callback(_watch)
@@ -92,98 +80,30 @@ class ServerContext:
             except SSL.Error as error:
                 raise HostError(
                     "tls_no_authorities",
-                    f"{path} cannot be read as certificate authorities: {_reason(error)}",
+                    f"{path} cannot be read as certificate authorities: {reason(error)}",
                     hint="correct SSL_CERT_FILE of the daemon, and run: sandboxd restart",
                 ) from None
 
 
-class ServerChannel:
-    """Feed `receive` with what the server sent; send what `take_output` returns after each step.
-
-    `ended` is set by the server's close_notify. Every method raises TlsFault when the connection is broken; the alert
-    for the server is in `take_output` then."""
+class ServerChannel(TlsChannel):
+    """The end of a connection to the server with this name. It raises ServerUntrusted too."""
 
     def __init__(self, shared: ServerContext, name: str) -> None:
+        super().__init__(shared.context)
         self._check = _Check(name, shared.known)
-        self.ended = False
-        self._tls = SSL.Connection(shared.context, None)
         self._tls.set_app_data(self._check)
-        self._tls.set_verify(SSL.VERIFY_PEER, _verify)
         self._tls.set_connect_state()
         if not _is_address(name):
             self._tls.set_tlsext_host_name(name.encode("ascii"))
         self._tls.request_ocsp()
 
-    def shake_hands(self, data: bytes = b"") -> bool:
-        """Take handshake bytes; return whether the handshake is complete."""
-        self._feed(data)
-        try:
-            self._tls.do_handshake()
-        except SSL.WantReadError:
-            return False
-        except SSL.Error as error:
-            if self._check.fault:
-                raise ServerUntrusted(self._check.fault) from None
-            raise TlsFault(_reason(error)) from None
-        return True
-
-    @property
-    def protocol(self) -> str | None:
-        """Return the protocol that ALPN chose."""
-        return self._tls.get_alpn_proto_negotiated().decode("ascii", "replace") or None
+    def _fault(self, error: SSL.Error) -> TlsFault:
+        return ServerUntrusted(self._check.fault) if self._check.fault else super()._fault(error)
 
     @property
     def asks(self) -> bool:
-        """Return whether the server asked for a certificate of the client, which it does not get."""
+        """Return whether the server asked for a certificate, which it does not get."""
         return self._check.asks
-
-    def _feed(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[self._tls.bio_write(view) :]
-
-    def receive(self, data: bytes) -> bytes:
-        """Return the content of these bytes."""
-        self._feed(data)
-        content: list[bytes] = []
-        while True:
-            try:
-                content.append(self._tls.recv(RECORD))
-            except SSL.WantReadError:
-                break
-            except SSL.ZeroReturnError:
-                self.ended = True
-                break
-            except SSL.Error as error:
-                raise TlsFault(_reason(error)) from None
-        return content[0] if len(content) == 1 else b"".join(content)
-
-    def send(self, content: bytes) -> bytes:
-        """Return the bytes to send for some content."""
-        view = memoryview(content)
-        try:
-            while view:
-                view = view[self._tls.send(view[:RECORD]) :]
-        except SSL.Error as error:
-            raise TlsFault(_reason(error)) from None
-        return self.take_output()
-
-    def end(self) -> bytes:
-        """Return the bytes that tell the server of the end."""
-        try:
-            self._tls.shutdown()
-        except SSL.Error:  # the connection is broken
-            return b""
-        return self.take_output()
-
-    def take_output(self) -> bytes:
-        output: list[bytes] = []
-        try:
-            while not output or len(output[-1]) == _READ:
-                output.append(self._tls.bio_read(_READ))
-        except SSL.Error:  # nothing is left
-            pass
-        return output[0] if len(output) == 1 else b"".join(output)
 
 
 def _watch(connection: SSL.Connection, where: int, _: int) -> None:
@@ -305,9 +225,3 @@ def _has_signed(signer: x509.Certificate, answer: ocsp.OCSPResponse) -> bool:
     except InvalidSignature:
         return False
     return True
-
-
-def _reason(error: SSL.Error) -> str:
-    """Return OpenSSL's last reason."""
-    found = error.args[0] if error.args else ()
-    return str(found[-1][-1]) if isinstance(found, list) and found else str(error) or "it broke"
