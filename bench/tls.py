@@ -74,12 +74,14 @@ class TlsStand:
         """Get `size` bytes, after sending `body`."""
         head = f"POST /{size} HTTP/1.1\r\nHost: {NAME}:{self.origin}\r\nContent-Length: {body}\r\n\r\n"
         sock.sendall(head.encode())
-        piece = b"u" * BUFFER
+        upload = b"u" * BUFFER
         for _ in range(body // BUFFER):
-            sock.sendall(piece)
+            sock.sendall(upload)
         answer = b""
         while b"\r\n\r\n" not in answer:
-            answer += sock.recv(4096)
+            piece = sock.recv(4096)
+            assert piece, "the connection ended without an answer"
+            answer += piece
         assert answer.startswith(b"HTTP/1.1 200 "), answer
         left = size - len(answer.partition(b"\r\n\r\n")[2])
         buffer = bytearray(BUFFER)
@@ -131,9 +133,10 @@ def ended_tls(bench: Bench | None, quick: bool) -> Iterator[Row]:
         ours, direct = median(taken["ended"]), median(taken["direct"])
         detail = {"ours": ms(ours), "direct": ms(direct)}
         yield Row("TLS that ends in the proxy, first byte ÷ direct TLS", ours / direct, "", "≤ 2", detail)
-        open_ones = [stand.through() for _ in range(CONNECTIONS)]
-        for sock in open_ones:
-            stand.request(sock, 1)
+        open_ones = []
+        for _ in range(CONNECTIONS):
+            open_ones.append(stand.through())
+            stand.request(open_ones[-1], 1)
         yield Row(f"{CONNECTIONS:,} connections whose TLS ends: memory", _memory_mb(stand.pid), "MB", "≤ 150")
         for sock in open_ones:
             sock.close()

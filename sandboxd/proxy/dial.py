@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import copy
 import errno
+import os
 import socket
 import sys
 import threading
@@ -175,10 +176,14 @@ async def connect_socket(address: IPAddress, port: int) -> socket.socket:
             hurry(sock)
         else:
             keep_alive(sock)
-        try:
-            sock.connect((str(address), port))
-        except BlockingIOError:
+        target = str(address), port
+        code = sock.connect_ex(target)
+        if code == errno.EINPROGRESS and address.is_loopback:
+            code = sock.connect_ex(target)  # the other end is in this kernel, and has mostly answered by now
+        if code in (errno.EINPROGRESS, errno.EALREADY):
             await _connected(sock)
+        elif code not in (0, errno.EISCONN):
+            raise OSError(code, os.strerror(code))
     except BaseException:
         sock.close()
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -65,9 +66,15 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def tls_origin(served: Served, certificate: Path = TLS / "server.pem") -> AsyncIterator[int]:
+async def tls_origin(
+    served: Served,
+    certificate: Path = TLS / "server.pem",
+    protocols: tuple[str, ...] = (),
+    listener: socket.socket | None = None,
+) -> AsyncIterator[int]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
+    context.set_alpn_protocols(protocols)
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -78,7 +85,8 @@ async def tls_origin(served: Served, certificate: Path = TLS / "server.pem") -> 
             await served.talk(reader, writer)
         await finish(writer)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    listener = listener or socket.create_server(("127.0.0.1", 0))
+    server = await asyncio.start_server(serve, sock=listener, ssl=context)
     async with server:
         yield server.sockets[0].getsockname()[1]
         for task in tasks:
@@ -265,6 +273,38 @@ async def test_a_server_that_is_not_trusted_is_said() -> None:
         assert head.startswith(b"HTTP/1.1 502 ") and b"X-Sandboxd-Error: tls_untrusted" in head
         assert b"the certificate of ok.test is not valid" in body and served.lines == []
         await finish(writer)
+
+
+async def test_client_and_server_shake_hands_at_the_same_time(authority: Authority) -> None:
+    """With one protocol to choose from, no client waits for the handshake of the server, but its request does."""
+    served = Served()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        async with running_proxies(network=ends_tls(*READ_ME), authority=authority) as proxies:
+            wire = await by_connect(proxies, port)
+            await wire[1].start_tls(trusting(authority), server_hostname="ok.test")
+            answer = asyncio.create_task(request(wire, "GET /me/a", host=f"ok.test:{port}"))
+            async with tls_origin(served, listener=listener):
+                assert (await answer)[1] == b"/me/a"
+                await finish(wire[1])
+            assert served.lines == ["GET /me/a HTTP/1.1"] and not proxies.blocked
+
+
+async def test_each_client_has_its_own_offer(authority: Authority) -> None:
+    """The proxy prepares for the offer of the last client."""
+    served, offers = Served(), (("h2", "http/1.1"), (), ("http/1.1",), ("h2",), ("h2", "http/1.1"))
+    async with (
+        tls_origin(served, protocols=("h2", "http/1.1")) as port,
+        running_proxies(network=ends_tls(*READ_ME), authority=authority) as proxies,
+    ):
+        for offer in offers:
+            _, writer = await by_connect(proxies, port)
+            context = trusting(authority)
+            context.set_alpn_protocols(offer)
+            await writer.start_tls(context, server_hostname="ok.test")
+            chosen = writer.get_extra_info("ssl_object").selected_alpn_protocol()
+            assert chosen == (offer[0] if offer else None)
+            await finish(writer)
 
 
 async def test_a_client_with_its_own_trust_is_reported(authority: Authority) -> None:

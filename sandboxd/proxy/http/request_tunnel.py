@@ -13,9 +13,10 @@ certificate of the daemon's authority. When the server cannot be trusted, the an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,6 +42,8 @@ _NOT_TRUSTED: Final = (
 )
 MOST_TLS: Final = 1024
 """Connections of one command whose TLS ends here at a time; further ones wait. Each takes about 70 KB."""
+MOST_PREPARED: Final = 16
+"""Greetings of one command for servers that are made before its client begins."""
 _RESTART: Final = "start the command again: its trust in certificates is older than this setting"
 
 
@@ -57,8 +60,10 @@ class RequestTunnel:
     authority: Authority | None = None
     fault: DialError | None = None
     is_used: bool = False
-    offered: tuple[bytes, ...] = (HTTP1.encode(),)
+    offered: tuple[str, ...] = (HTTP1,)
     """Protocols for the next connection to the server."""
+    greeting: tuple[Authority, tuple[str, ...], TlsEnd] | None = None
+    """One for a server and such an offer, made while the client was computing its own."""
     held: int = 0
     """Bytes of the beginning that are kept, counted in the share."""
 
@@ -93,12 +98,24 @@ class RequestTunnel:
         origin = OriginStream(connection, asyncio.get_running_loop(), self.client.share)
         if self.authority is not None:
             try:
-                await _secure(origin, self.authority.channel_to(self.host, self.offered), self.limits)
+                await _secure(origin, self._channel(self.authority), self.limits)
             except BaseException:
                 self.outbound.release(connection)
                 origin.close()
                 raise
         return origin
+
+    def prepare(self, authority: Authority, offered: tuple[str, ...]) -> None:
+        """Make a greeting, which is sent if the client makes the same offer."""
+        channel = authority.channel_to(self.host, offered)
+        channel.shake_hands()
+        self.greeting = authority, offered, channel
+
+    def _channel(self, authority: Authority) -> TlsEnd:
+        made, self.greeting = self.greeting, None
+        if made is not None and made[:2] == (authority, self.offered):
+            return made[2]
+        return authority.channel_to(self.host, self.offered)
 
     def abandon(self) -> None:
         """Close the tunnel's own connection, unless it is in use or was."""
@@ -116,6 +133,9 @@ class RequestTunnels:
         self._limits = limits
         self._authority = authority
         self._slots = asyncio.Semaphore(MOST_TLS)
+        self._offered: tuple[str, ...] = (HTTP1,)
+        """Protocols that the last client offered, as the next one probably does."""
+        self._prepared = 0
 
     async def serve(self, client: Stream, connection: OutboundConnection, first: bytes) -> None:
         """Serve a tunnel until it ends, after sending `first` to the client. Raises OSError."""
@@ -133,12 +153,14 @@ class RequestTunnels:
     async def _serve(self, tunnel: RequestTunnel) -> None:
         client, connection = tunnel.client, tunnel.connection
         covered = self._outbound.covers_requests(connection.host, connection.port)
-        opening, begins_request = await self._read_opening(tunnel, covered)
+        with self._preparing(tunnel):
+            opening, begins_request = await self._read_opening(tunnel, covered)
         if opening.is_tls and self._outbound.ends_tls(connection.host, connection.port):
             async with self._slots:
                 tunnel.hold(-tunnel.held)
                 await self._serve_tls(tunnel, opening)
             return
+        tunnel.greeting = None
         tunnel.hold(-tunnel.held)
         if not covered:
             tunnel.is_used = True
@@ -148,6 +170,23 @@ class RequestTunnels:
         else:
             what = "TLS, which does not end in the proxy" if opening.is_tls else "another protocol than HTTP/1.1"
             self._refuse(tunnel, f"speaks {what}, so its requests cannot be seen", _TERMINATE)
+
+    @contextlib.contextmanager
+    def _preparing(self, tunnel: RequestTunnel) -> Iterator[None]:
+        """Prepare for TLS before the client begins, while it computes its own greeting."""
+        authority = self._authority()
+        if self._prepared >= MOST_PREPARED or authority is None or tunnel.client.has_pending:
+            yield
+            return
+        self._prepared += 1
+        try:
+            if self._outbound.ends_tls(tunnel.host, tunnel.port):
+                begun = time.perf_counter()
+                tunnel.prepare(authority, self._offered)
+                tunnel.client.share.spend_since(begun)
+            yield
+        finally:
+            self._prepared -= 1
 
     async def _read_opening(self, tunnel: RequestTunnel, covered: bool) -> tuple[Opening, bool]:
         """Return how the client begins, and whether with a request. The bytes are read again later."""
@@ -180,8 +219,9 @@ class RequestTunnels:
         if not _names(opening, host):
             self._refuse(tunnel, "begins with a TLS handshake for another host", "", Reason.SERVER_NAME)
             return
-        tunnel.authority, tunnel.offered = authority, opening.protocols
-        origin = await self._shake_hands(tunnel, authority, opening.protocols)
+        self._offered = tuple(name for name in (HTTP2, HTTP1) if name.encode() in opening.protocols) or (HTTP1,)
+        tunnel.authority, tunnel.offered = authority, self._offered
+        origin = await self._shake_hands(tunnel, authority, self._offered)
         if client.protocol == HTTP2:
             from sandboxd.proxy.http2.session import serve_http2  # its library is an extra
 
@@ -190,14 +230,14 @@ class RequestTunnels:
             await serve_requests(client, self._outbound, self._limits, tunnel, origin)
 
     async def _shake_hands(
-        self, tunnel: RequestTunnel, authority: Authority, offered: Collection[bytes]
+        self, tunnel: RequestTunnel, authority: Authority, offered: Collection[str]
     ) -> OriginStream | None:
         """Shake hands with server and client, at the same time where the server's choice of a protocol is known.
 
         Returns the connection to the server, if it could be made. Raises OSError when that to the client failed."""
         opening = asyncio.create_task(tunnel.open(), name=f"TLS to {tunnel.host.authority(tunnel.port)}")
         try:
-            if HTTP2.encode() in offered:
+            if HTTP2 in offered:
                 await asyncio.wait([opening])
             else:
                 await asyncio.sleep(0)  # the server is asked first, and computes meanwhile
@@ -209,7 +249,7 @@ class RequestTunnels:
                 tunnel.client.share.spend_since(begun)
                 await tunnel.client.start_tls(channel)
             await asyncio.wait([opening])
-            tunnel.offered = (HTTP1.encode(),)
+            tunnel.offered = (HTTP1,)
             return self._opened(tunnel, opening)
         except BaseException as error:
             await self._give_up(opening)
@@ -273,13 +313,13 @@ async def _secure(origin: OriginStream, channel: TlsEnd, limits: ProxyLimits) ->
         raise DialError("tls_failed", f"the TLS handshake with {host} failed: {why}") from None
 
 
-def _protocol_of(opening: asyncio.Task[OriginStream], offered: Collection[bytes]) -> str:
+def _protocol_of(opening: asyncio.Task[OriginStream], offered: Collection[str]) -> str:
     """Return the protocol for the client: the server's, or without a server one that the client offers."""
-    if HTTP2.encode() not in offered:
+    if HTTP2 not in offered:
         return HTTP1
     if not opening.cancelled() and opening.exception() is None:
         return opening.result().protocol or HTTP1
-    return HTTP1 if HTTP1.encode() in offered else HTTP2
+    return HTTP1 if HTTP1 in offered else HTTP2
 
 
 def _names(opening: Opening, host: Host) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_network
@@ -87,14 +87,11 @@ class Authority:
             self._servers[offered] = ServerContext(self._believed, offered)
         return self._servers[offered]
 
-    def channel_to(self, host: Host, offered: Collection[bytes]) -> ServerChannel:
-        """Return the proxy's end of a connection to a server.
-
-        `offered` are the protocols that the command's own handshake offers."""
+    def channel_to(self, host: Host, offered: tuple[str, ...]) -> ServerChannel:
+        """Return the proxy's end of a connection to a server, which offers these protocols."""
         from sandboxd.proxy.tls.server_channel import ServerChannel
 
-        known = tuple(name for name in (HTTP2, HTTP1) if name.encode() in offered)
-        return ServerChannel(self._shared(known or (HTTP1,)), host.name)
+        return ServerChannel(self._shared(offered), host.name)
 
     def channel_from(self, host: Host, protocol: str = HTTP1) -> ClientChannel:
         """Return the proxy's end of a connection that a command makes to a host, for the protocol of the server."""
