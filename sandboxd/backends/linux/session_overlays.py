@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sandboxd.backends.linux.bwrap.mount_check import escaped
 from sandboxd.backends.linux.network.namespace_program import (
     MAX_PROGRAM,
     Kept,
@@ -335,7 +336,9 @@ def _names(path: str, point: str) -> Iterator[Step]:
 def _tops(points: Sequence[str], inside: bytes) -> list[str]:
     """Return the topmost mounts below these points."""
     found: list[str] = []
-    shown = {mount_field(line, 4) for line in inside.split(b"\n") if line}
+    starts = tuple(escaped(point.rstrip("/")) + b"/" for point in points)
+    lines = (line for line in inside.split(b"\n") if line and line.split(b" ", 5)[4].startswith(starts))
+    shown = {mount_field(line, 4) for line in lines}
     for path in sorted(shown, key=lambda path: path.replace("/", "\0")):
         lies_in = [point for point in points if path != point and is_below(path, point)]
         if not lies_in or path in points or path.endswith("//deleted"):

@@ -45,11 +45,11 @@ def expected_mounts(mounts: Iterable[Mount], outside: bytes) -> tuple[ExpectedMo
     for mount in mounts:
         if mount.target == "/" or mount.target.startswith(_APART):
             continue
-        point = _escape(mount.target)
+        point = escaped(mount.target)
         if mount.operation in _EMPTY:
             found.append(ExpectedMount(mount.target, point, None))
         elif mount.operation in _BINDS:
-            origin = _origin(_escape(mount.source), around)
+            origin = _origin(escaped(mount.source), around)
             shows = frozenset() if origin is None else frozenset({origin})
             only = None
             if mount.source == mount.target:  # the same must appear, also at a mount point of the host
@@ -96,7 +96,8 @@ def _origin(path: bytes, table: dict[bytes, list[_Shown]]) -> tuple[bytes, bytes
         point = point.rpartition(b"/")[0] or b"/"
 
 
-def _escape(path: str) -> bytes:
+def escaped(path: str) -> bytes:
+    """Return a path as mountinfo shows it."""
     text = os.fsencode(path)
     for character, code in ((b"\\", b"\\134"), (b" ", b"\\040"), (b"\t", b"\\011"), (b"\n", b"\\012")):
         text = text.replace(character, code)

@@ -1,8 +1,8 @@
 """The sandbox set-up: steps from outside before the command starts.
 
 The capture of the network needs a namespace and no mounts, so it begins when process 1 exists, long before bubblewrap
-has made the mounts. The worker stays in the namespaces, and makes the late mounts when process 1 waits for GO.
-Meanwhile the mounts of bubblewrap are checked."""
+has made the mounts. The worker stays in the namespaces, and makes the late mounts when process 1 waits for GO: in the
+usual case those of overlays, too. Meanwhile the mounts of bubblewrap are checked."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ from sandboxd.backends.linux.session_overlays import SessionOverlays, close_all,
 from sandboxd.errors import LaunchError
 from sandboxd.paths import mount_field
 
+_KEPT = 4
+"""Programs of one plan: the mounts in overlays may differ."""
 Lost = Callable[[tuple[str, ...]], None]
 
 
@@ -53,22 +55,21 @@ class SandboxSetup:
         """Return the set-up of one launch; `lost` hears which late mounts were not made, if any."""
         return RunningSetup(self, options, capture, lost)
 
-    def programs(self, before: tuple[Step, ...], options: BwrapOptions) -> tuple[NamespaceProgram, ...]:
-        """Return the programs for these steps and the late mounts."""
+    def programs(
+        self, before: tuple[Step, ...], options: BwrapOptions, *, covered: bool = False
+    ) -> tuple[NamespaceProgram, ...]:
+        """Return the programs for these steps and the late mounts; those are in the overlays, once `covered`."""
         known = self._programs.setdefault(options, {})
         programs = known.get(before)
         if programs is None:
-            known.clear()
-            late = () if options.overlays else options.lasting  # they are mounted in the overlays
+            if len(known) >= _KEPT:
+                known.clear()
+            late = () if options.overlays and not covered else options.lasting
             programs = known[before] = tuple(programs_of((*before, *late)))
         return programs
 
-    def check_mounts(self, pid: int, outside: bytes, options: BwrapOptions) -> None:
+    def check_mounts(self, inside: bytes, outside: bytes, options: BwrapOptions) -> None:
         """Check mounts against the plan, given bubblewrap's own. Raises LaunchError."""
-        try:
-            inside = _read(f"/proc/{pid}/mountinfo")
-        except OSError as error:
-            raise _ended(error) from error
         known = self._expected.get(options)
         if known is None or known[0] != outside:
             known = self._expected[options] = outside, expected_mounts(options.mounts, outside)
@@ -154,17 +155,18 @@ class RunningSetup:
             begun = None
         work: _Work | None = None
         try:
-            work = self._whole(pid, network) if begun is None else self._rest(begun, pid)
+            inside = _mounts_around(pid)
+            work = self._whole(pid, network) if begun is None else self._rest(begun, pid, inside)
             around = _mounts_around(bubblewrap) if self._around is None else self._around
-            self._setup.check_mounts(pid, around, self._options)
+            self._setup.check_mounts(inside, around, self._options)
         except LaunchError:
             if begun is not None:
                 begun.stay.close()
             if work is not None:
                 work.first.cancel()
             raise
-        more = None if work is None else self._finish(begun, work, pid, listeners)
-        if self._options.overlays:
+        more = None if work is None else self._finish(begun, work, pid, listeners, around)
+        if self._options.overlays and (work is None or not work.covers):
             more = self._finish_covered(more, pid, listeners, around)
         return more if more is None or not self._options.searched else self._mount_again(more, pid, listeners)
 
@@ -216,7 +218,7 @@ class RunningSetup:
             await covered
         finally:
             close_all(trees)
-        self._setup.check_mounts(pid, around, options)  # what was moved meanwhile is elsewhere now
+        self._setup.check_mounts(_mounts_around(pid), around, options)  # what was moved meanwhile is elsewhere now
         for late in programs_of(options.lasting):
             await self._start(pid, network, late)
 
@@ -225,18 +227,30 @@ class RunningSetup:
         programs = self._setup.programs(self._capture.steps if self._capture else (), self._options)
         return _Work(self._start(pid, network, programs[0]), programs[1:]) if programs else None
 
-    def _rest(self, begun: _Begun, pid: int) -> _Work:
-        """Run the steps that were not possible with the init pid alone."""
+    def _rest(self, begun: _Begun, pid: int, inside: bytes) -> _Work:
+        """Run the steps that were not possible with the init pid alone, with overlays whose mounts have come."""
         assert self._capture is not None
-        programs = self._setup.programs((self._capture.routes,), self._options)
-        mounts = _mounts_of(pid)
+        programs, trees = tuple[NamespaceProgram, ...](), list[HeldDescriptor]()
+        if self._trees is not None and self._trees.done() and self._trees.exception() is None:
+            steps = self._capture.routes, *cover(self._options.overlays, inside)
+            programs = self._setup.programs(steps, self._options, covered=True)
+        if len(programs) == 1 and self._trees is not None:  # the trees come with the first
+            trees, self._trees = self._trees.result(), None
+        else:
+            programs = self._setup.programs((self._capture.routes,), self._options)
         try:
-            return _Work(begun.stay.finish(programs[0], mounts), programs[1:])
+            mounts = _mounts_of(pid)
+            try:
+                first = begun.stay.finish(programs[0], mounts, [one.fileno() for one in trees])
+            finally:
+                os.close(mounts)
         finally:
-            os.close(mounts)
+            close_all(trees)
+        return _Work(first, programs[1:], covers=bool(trees))
 
-    async def _finish(self, begun: _Begun | None, work: _Work, pid: int, listeners: Listeners) -> None:
+    async def _finish(self, begun: _Begun | None, work: _Work, pid: int, listeners: Listeners, around: bytes) -> None:
         assert listeners.inside is not None
+        covers = work.covers
         network = listeners.inside.fileno()
         try:
             if begun is None:
@@ -253,11 +267,15 @@ class RunningSetup:
                 self._capture.hand_over(sockets, listeners)
             if begun is not None:
                 await work.first
+            elif covers:
+                await self._cover(pid, listeners, around)
         finally:
             if begun is not None:
                 begun.stay.close()
         for program in work.following:
             await self._start(pid, network, program)
+        if work.covers:
+            self._setup.check_mounts(_mounts_around(pid), around, self._options)
 
     def _start(self, pid: int, network: int, program: NamespaceProgram) -> asyncio.Future[list[socket.socket]]:
         if not program.has_mounts:
@@ -275,6 +293,8 @@ class _Work:
 
     first: asyncio.Future[list[socket.socket]]
     following: Sequence[NamespaceProgram]
+    covers: bool = False
+    """It mounts the overlays, too, and all that lies in them."""
 
 
 @lru_cache(maxsize=64)

@@ -100,13 +100,15 @@ class NamespaceRequest:
         self._timeout = self._loop.call_later(ANSWER_WITHIN_S, self.fail, "no answer in time")
         future.add_done_callback(self._done)
 
-    def finish(self, program: NamespaceProgram, mounts: int) -> asyncio.Future[list[socket.socket]]:
+    def finish(
+        self, program: NamespaceProgram, mounts: int, trees: Sequence[int]
+    ) -> asyncio.Future[list[socket.socket]]:
         rest: asyncio.Future[list[socket.socket]] = self._loop.create_future()
         if self._answers is None or not self._program.stays:
             rest.set_exception(NamespaceError("the waiting helper process has ended"))
             return rest
         try:
-            rights = array.array("i", [mounts])
+            rights = array.array("i", [mounts, *trees])
             self._answers.sendmsg([program.encoded], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except OSError as error:
             rest.set_exception(NamespaceError("the waiting helper process has ended", error.errno or 0))

@@ -174,9 +174,11 @@ class WaitingProgram:
         """Return whether the first part has failed."""
         return self.is_done and (self._opened.cancelled() or self._opened.exception() is not None)
 
-    def finish(self, program: NamespaceProgram, mounts: int) -> asyncio.Future[list[socket.socket]]:
+    def finish(
+        self, program: NamespaceProgram, mounts: int, trees: Sequence[int] = ()
+    ) -> asyncio.Future[list[socket.socket]]:
         """Send the rest at any time; cancelled when the first part fails."""
-        return self._request.finish(program, mounts)
+        return self._request.finish(program, mounts, trees)
 
     def close(self) -> None:
         """Cancel unfinished parts, and close the sockets that were not taken."""

@@ -274,10 +274,8 @@ def new_tables(tables: Sequence[Table]) -> Batch:
 def replace_table(table: Table) -> Batch:
     """Return a batch that puts a table in the place of one of its name.
 
-    A table without chains is removed. Only the last message is acknowledged: a thousand answers would not fit into the
-    buffer of a socket."""
-    made = [_new(table, _NEWTABLE), _new(table, _DELTABLE), *(_table(table) if table.chains else ())]
-    return _transaction((*(_without_acknowledgement(one) for one in made[:-1]), made[-1]), 1)
+    A table without chains is removed."""
+    return _transaction([_new(table, _NEWTABLE), _new(table, _DELTABLE), *(_table(table) if table.chains else ())])
 
 
 def read_acknowledgement(answer: bytes) -> bool:
@@ -290,10 +288,13 @@ def _without_acknowledgement(one: bytes) -> bytes:
     return one[:6] + struct.pack("=H", flags & ~_ACK) + one[8:]
 
 
-def _transaction(made: Sequence[bytes], acknowledged: int | None = None) -> Batch:
+def _transaction(made: Sequence[bytes]) -> Batch:
+    """Return a batch of which only the last message is acknowledged, and any that is refused.
+
+    Each answer is a system call, and a thousand would not fit into the buffer of a socket."""
     begin, end = (message(kind, _REQUEST, struct.pack(">BBH", 0, 0, _NFTABLES)) for kind in (_BATCH_BEGIN, _BATCH_END))
-    acknowledgements = len(made) if acknowledged is None else acknowledged
-    return Batch(NETLINK_NETFILTER, begin + b"".join(made) + end, acknowledgements)
+    quiet = b"".join(map(_without_acknowledgement, made[:-1]))
+    return Batch(NETLINK_NETFILTER, begin + quiet + made[-1] + end, 1)
 
 
 def _new(table: Table, kind: int, *more: bytes) -> bytes:
