@@ -24,7 +24,7 @@ from structlog.typing import FilteringBoundLogger
 from sandboxd.daemon.settings.kept_settings import KeptSettings, kept_settings
 from sandboxd.daemon.settings.settings_places import SettingsPlaces
 from sandboxd.errors import SettingsError
-from sandboxd.host.watch.directory_changes import is_remote
+from sandboxd.host.watch.file_systems import is_remote
 from sandboxd.policy.build import evaluate, in_order, usable
 from sandboxd.policy.model import Policy
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides

@@ -107,7 +107,7 @@ async def test_a_change_makes_facts_old_and_the_next_ones_right(
     tmp_path: Path, change: str, polling: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if polling:
-        monkeypatch.setattr(directory_changes, "_remote_devices", lambda _: frozenset({os.stat(tmp_path).st_dev}))
+        monkeypatch.setattr(directory_changes, "remote_devices", lambda _: frozenset({os.stat(tmp_path).st_dev}))
     top = tmp_path / "top"
     for name in ("a/file0", "old/.mcp.json", ".git/HEAD", ".git/hooks/x", ".git/config", "../outside/.vscode/x"):
         write(top / name) if not name.startswith("..") else write(tmp_path / name[3:])
@@ -164,7 +164,7 @@ async def test_directories_that_are_compared_one_by_one_hold_nobody_up(
     elif why == "no inotify":
         monkeypatch.setattr(inotify.Inotify, "__init__", Mock(side_effect=HostError("inotify_failed", "no")))
     else:
-        monkeypatch.setattr(directory_changes, "_remote_devices", lambda _: frozenset({os.stat("/dev/shm").st_dev}))
+        monkeypatch.setattr(directory_changes, "remote_devices", lambda _: frozenset({os.stat("/dev/shm").st_dev}))
     host = HostFacts()
     try:
         write(local / "a" / ".vscode" / "x")
@@ -195,7 +195,7 @@ async def test_directories_that_are_compared_one_by_one_hold_nobody_up(
 
 async def test_a_change_in_the_tick_of_the_one_before_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of times stands still for some milliseconds: what changes in them leaves the times as they are."""
-    monkeypatch.setattr(directory_changes, "_remote_devices", lambda _: frozenset({os.stat(tmp_path).st_dev}))
+    monkeypatch.setattr(directory_changes, "remote_devices", lambda _: frozenset({os.stat(tmp_path).st_dev}))
     (tmp_path / "top").mkdir()
     with closing(HostFacts()) as host:
         assert names(await host.answer(needs(tmp_path / "top")), tmp_path / "top") == []

@@ -10,7 +10,7 @@ import stat
 from collections import deque
 from collections.abc import Iterator
 from enum import IntEnum
-from functools import partial
+from functools import cached_property, partial
 from glob import glob
 
 from sandboxd.errors import PolicyError
@@ -77,10 +77,15 @@ class CleanupPass:
         self._until = Deadline.after(0.0)
         self.rests: dict[str, Rest] = {}
         """The unsearched rest of each place."""
+
+    @cached_property
+    def _user_configuration(self) -> GitConfiguration:
+        """Read the configuration of the user, for the first git directory whose targets are to be looked at."""
         try:
-            self._user_configuration = configuration_of_user(os.path.expanduser("~"), NullNameRecorder())
+            return configuration_of_user(os.path.expanduser("~"), NullNameRecorder())
         except PolicyError as error:
-            self._user_configuration, self._failed = GitConfiguration(), error
+            self._failed = error
+            return GitConfiguration()
 
     def run(self) -> Neutralised:
         try:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from sandboxd.errors import HostError
+from sandboxd.host.watch.file_systems import remote_devices
 from sandboxd.settings.files import inotify
 
 Matters = Callable[[str, bool], bool]
@@ -33,9 +34,6 @@ _UNMEASURED = 512
 _MEASURED_FOR_S = 30.0
 """Seconds until a full budget is measured again."""
 _GONE = inotify.DELETE_SELF | inotify.MOVE_SELF | inotify.UNMOUNT | inotify.IGNORED
-_REMOTE = ("nfs", "cifs", "smb", "9p", "fuse", "virtiofs", "afs", "ceph", "lustre", "gfs2", "ocfs2", "vboxsf", "drvfs")
-
-_IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 
 
 @dataclass(slots=True, eq=False)
@@ -110,7 +108,7 @@ class Changes:
         if sys.platform != "darwin":  # macOS has neither inotify nor /proc: compare times only
             self._mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
             self._mounts_poll.register(self._mounts, select.POLLPRI | select.POLLERR)
-            self._remote = _remote_devices(self._mounts)
+            self._remote = remote_devices(self._mounts)
 
     def close(self) -> None:
         if self._inotify is not None:
@@ -196,7 +194,7 @@ class Changes:
                     changed += self._concerned(event)
             changed += [interest for interest in self._by_times if not interest.slow and _differs(interest)]
             if self._mounts_poll.poll(0):
-                self._remote = _remote_devices(self._mounts)
+                self._remote = remote_devices(self._mounts)
                 changed += self._everyone()
         for interest in changed:
             interest.on_change(interest.directory)
@@ -252,38 +250,3 @@ def _times_now(directory: str) -> tuple[int, ...]:
         return _times(os.stat(directory))
     except OSError:
         return ()
-
-
-def is_remote(directory: str) -> bool:
-    """Return whether a check of an existing directory may wait for a server."""
-    if sys.platform == "darwin":
-        return False
-    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb", buffering=0) as mounts:
-        return os.stat(directory).st_dev in _remote_devices(mounts.fileno())
-    return False
-
-
-def is_in_memory(directory: str) -> bool:
-    """Return whether a file there keeps its times when written by mmap (tmpfs(5))."""
-    if sys.platform == "darwin":
-        return False
-    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb", buffering=0) as mounts:
-        return os.stat(directory).st_dev in _remote_devices(mounts.fileno(), _IN_MEMORY)
-    return False
-
-
-def _remote_devices(mountinfo: int, kinds: tuple[str, ...] = _REMOTE) -> frozenset[int]:
-    """Return devices of file systems that may change elsewhere, or are of `kinds`.
-
-    Reading to the end also arms the next notification of poll(2) (proc_pid_mountinfo(5))."""
-    os.lseek(mountinfo, 0, os.SEEK_SET)
-    text = b""
-    while part := os.read(mountinfo, 1 << 20):
-        text += part
-    found = set()
-    for line in text.decode("utf-8", "surrogateescape").split("\n"):
-        left, _, right = line.partition(" - ")
-        if right.startswith(kinds):
-            major, _, minor = left.split()[2].partition(":")
-            found.add(os.makedev(int(major), int(minor)))
-    return frozenset(found)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import IntFlag
 
-from sandboxd.host.watch.directory_changes import is_in_memory, is_remote
+from sandboxd.host.watch.file_systems import is_in_memory, is_remote
 
 _TICK = 100_000_000
 """Nanoseconds, several times a step of the kernel's clock of change times."""
