@@ -12,7 +12,8 @@ import pytest
 
 from matrix.cases_of import read_cases
 from matrix.checks import CHECKS, Seen, failed_check
-from matrix.report import Column, page
+from matrix.report import SETTINGS, Column, dumped, merged, page
+from matrix.runtimes import RUNTIMES
 from matrix.trial import FAIL, PASS, Result
 
 NOTHING = Seen(0, "", {}, {}, lambda name: None, frozenset(), {"home/key": "secret-1"}, False, 0.1)
@@ -67,10 +68,24 @@ def test_each_check_holds_and_fails() -> None:
 def test_the_page_names_first_what_another_runtime_passes() -> None:
     one, two = read_cases()[:2]
     ours = Column("sandboxd", "1", "user", [Result(one, FAIL, "bad"), Result(two, FAIL, "worse")])
-    other = Column("other", "2", "user", [Result(one, FAIL, ""), Result(two, PASS)])
+    other = Column("srt", "2", "user", [Result(one, FAIL, ""), Result(two, PASS)])
     text = page([ours, other])
     assert text.index("worse (another runtime passes)") < text.index("bad (no other runtime passes)")
     assert "| sandboxd (user) | 1 |" in text
+
+
+def test_parts_of_the_cases_become_one_table() -> None:
+    one, two = cases = read_cases()[:2]
+    parts = [
+        [Column("srt", "1", "user", [Result(one, FAIL, "bad")])],
+        [Column("srt", "1", "user", [Result(two, PASS)])],
+    ]
+    together = Column("srt", "1", "user", [Result(one, FAIL, "bad"), Result(two, PASS)])
+    assert merged([dumped(part) for part in parts], cases) == [together]
+
+
+def test_the_settings_of_each_runtime_are_told() -> None:
+    assert set(SETTINGS) == set(RUNTIMES)
 
 
 def test_a_run_measures_a_real_sandbox() -> None:

@@ -22,7 +22,7 @@ from matrix.far import ADDRESSES, entered
 
 HOSTS = {"allowed.test": ADDRESSES[0], "api.allowed.test": ADDRESSES[0], "denied.test": ADDRESSES[1]}
 SECRETS = ("home/.ssh/id_ed25519", "home/private/token", "project/secret.env")
-KEPT = (".claude", ".local", ".cache", ".codex", ".npm")
+KEPT = (".claude", ".local", ".cache", ".codex", ".npm", ".zerobox")
 """Entries of the home that runtimes keep for themselves over all cases."""
 _PARTS = ("home", "project", "out")
 

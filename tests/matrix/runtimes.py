@@ -15,7 +15,7 @@ from pathlib import Path
 
 from matrix.place import HOSTS, Place
 from support.daemons import start_daemon_process
-from support.users import SYSTEM_PATH, Identity
+from support.users import SYSTEM_PATH, Identity, account, code_for, make_identity
 
 DENIED_READS = ("home/.ssh", "home/private", "project/secret.env")
 ALLOWED_HOSTS = ("allowed.test", "*.allowed.test")
@@ -40,9 +40,26 @@ class Subject:
     identity: Identity
     place: Place
     peers: Path | None
+    hosts: tuple[str, ...] = ALLOWED_HOSTS
 
     def paths(self, *names: str) -> list[str]:
         return [str(self.place.path(name)) for name in names]
+
+    def environment(self, changes: Mapping[str, str]) -> dict[str, str]:
+        """Variables of a command, of the system's programs alone."""
+        return {**self.identity.environment(), "PATH": SYSTEM_PATH, **changes}
+
+
+@contextmanager
+def subject_of(kind: str, base: Path, peers: Path | None, hosts: tuple[str, ...] = ALLOWED_HOSTS) -> Iterator[Subject]:
+    """Directories below `base` for an account."""
+    code = code_for(kind, base / f"code-{kind}")
+    person = account(kind)
+    identity = make_identity(kind, base / kind, code)
+    (base / kind / "work").rmdir()
+    place = Place(base / kind, person.pw_uid, person.pw_gid)
+    place.reset()
+    yield Subject(identity, place, peers, hosts)
 
 
 def bare(subject: Subject) -> Runtime:
@@ -70,7 +87,7 @@ def bare(subject: Subject) -> Runtime:
 def sandboxd(subject: Subject) -> Iterator[Runtime]:
     settings = {
         "sandbox": {
-            "network": {"allowedDomains": list(ALLOWED_HOSTS)},
+            "network": {"allowedDomains": list(subject.hosts)},
             "filesystem": {"denyRead": subject.paths(*DENIED_READS)},
         }
     }
@@ -85,27 +102,39 @@ def sandboxd(subject: Subject) -> Iterator[Runtime]:
 @contextmanager
 def srt(subject: Subject) -> Iterator[Runtime]:
     program = _installed(subject.peers, "node_modules/.bin/srt")
-    settings = subject.place.base / "srt.json"
-    settings.write_text(
-        json.dumps(
-            {
-                "network": {"allowedDomains": list(ALLOWED_HOSTS), "deniedDomains": []},
-                "filesystem": {
-                    "denyRead": subject.paths(*DENIED_READS),
-                    "allowWrite": [*subject.paths("project", "tmp"), "/tmp"],
-                    "denyWrite": [],
-                },
-            }
-        )
+    settings = _settings_of_srt(subject)
+    changes = {"CLAUDE_CODE_TMPDIR": str(subject.place.path("tmp"))}
+    yield Runtime(
+        "srt", _version_of([program]), lambda line: [program, "-s", settings, "-c", line], environment=changes
     )
-    yield Runtime("srt", _version_of([program]), lambda line: [program, "-s", str(settings), "-c", line])
+
+
+def _settings_of_srt(subject: Subject) -> str:
+    wishes = {
+        "network": {"allowedDomains": list(subject.hosts), "deniedDomains": []},
+        "filesystem": {
+            "denyRead": subject.paths(*DENIED_READS),
+            "allowWrite": [*subject.paths("project", "tmp"), "/tmp"],
+            "denyWrite": [],
+        },
+    }
+    path = subject.place.base / "srt.json"
+    path.write_text(json.dumps(wishes))
+    return str(path)
+
+
+@contextmanager
+def srt_py(subject: Subject) -> Iterator[Runtime]:
+    program = _installed(subject.peers, "py/bin/srt-py")
+    settings = _settings_of_srt(subject)
+    yield Runtime("srt-py", _version_of([program]), lambda line: [program, "-s", settings, "-c", line])
 
 
 @contextmanager
 def codex(subject: Subject) -> Iterator[Runtime]:
     program = _installed(subject.peers, "node_modules/.bin/codex")
     denied = "".join(f'"{path}" = "deny"\n' for path in subject.paths(*DENIED_READS))
-    allowed = "".join(f'"{host}" = "allow"\n' for host in ALLOWED_HOSTS)
+    allowed = "".join(f'"{host}" = "allow"\n' for host in subject.hosts)
     subject.identity.write(
         subject.place.path("home/.codex/config.toml"),
         'default_permissions = "matrix"\n[features]\nnetwork_proxy = true\n'
@@ -138,9 +167,9 @@ def firejail(subject: Subject) -> Iterator[Runtime]:
 @contextmanager
 def bubblewrap(subject: Subject) -> Iterator[Runtime]:
     program = _found("bwrap")
-    (project,) = subject.paths("project")
+    project, tmp = subject.paths("project", "tmp")
     words = [program, "--unshare-all", "--die-with-parent", "--new-session", "--ro-bind", "/", "/", "--dev", "/dev"]
-    words += ["--proc", "/proc", "--tmpfs", "/tmp", "--bind", project, project]
+    words += ["--proc", "/proc", "--tmpfs", "/tmp", "--bind", project, project, "--bind", tmp, tmp]
     for path in subject.paths(*DENIED_READS):
         words += ["--tmpfs", path] if os.path.isdir(path) else ["--ro-bind", "/dev/null", path]
     yield Runtime(
@@ -148,11 +177,41 @@ def bubblewrap(subject: Subject) -> Iterator[Runtime]:
     )
 
 
+@contextmanager
+def nsjail(subject: Subject) -> Iterator[Runtime]:
+    """As in its documentation's jail of the own file system, with limits that let compilers and servers work."""
+    status = _installed(subject.peers, "py/bin/nsjail-status")
+    said = subprocess.run([status], capture_output=True, text=True, timeout=60).stdout
+    program = next(line.split()[-1] for line in said.splitlines() if "Bundled:" in line)
+    project, tmp = subject.paths("project", "tmp")
+    words = [program, "-Mo", "--really_quiet", "--keep_env", "--disable_rlimits", "--time_limit", "0", "--cwd", project]
+    words += ["--bindmount_ro", "/", "--mount", "none:/proc:proc", "--tmpfsmount", "/tmp"]
+    words += ["--mount", "none:/dev:tmpfs:mode=755", "--tmpfsmount", "/dev/shm", "--symlink", "/proc/self/fd:/dev/fd"]
+    for device in ("null", "zero", "full", "random", "urandom", "tty"):
+        words += ["--bindmount", f"/dev/{device}"]
+    words += ["--bindmount", project, "--bindmount", tmp]
+    for path in subject.paths(*DENIED_READS):
+        hiding = ["--tmpfsmount", path] if os.path.isdir(path) else ["--bindmount_ro", f"/dev/null:{path}"]
+        words += hiding
+    words += ["--", "/bin/bash", "-c"]
+    yield Runtime("nsjail", said.split()[-1], lambda line: [*words, line], frozenset({"hosts"}))
+
+
+@contextmanager
+def zerobox(subject: Subject) -> Iterator[Runtime]:
+    program = _installed(subject.peers, "py/bin/zerobox")
+    project, tmp = subject.paths("project", "tmp")
+    words = [program, "--strict-sandbox", "--cwd", project, "--allow-env", "--allow-read=/"]
+    words += [f"--allow-write={project},{tmp},/tmp"]
+    words += [f"--deny-read={','.join(subject.paths(*DENIED_READS))}", f"--allow-net={','.join(subject.hosts)}"]
+    yield Runtime("zerobox", _version_of([program]), lambda line: [*words, "--", "bash", "-c", line])
+
+
 _SANDLOCK = """
 import os, sys, sandlock
 wishes = dict(fs_readable=["/"], fs_denied=sys.argv[4:], cwd=sys.argv[1],
     fs_writable=[sys.argv[1], os.environ["TMPDIR"], "/tmp", "/dev"],
-    net_allow=[f"{host}:80" for host in sys.argv[2].split(",")])
+    net_allow=[f"{host}:80" for host in sys.argv[2].split(",")], net_allow_bind=["*"])
 done = sandlock.Sandbox(**wishes).run(["bash", "-c", sys.argv[3]], timeout=60)
 sys.stdout.buffer.write(done.stdout or b"")
 sys.stderr.buffer.write(done.stderr or b"")
@@ -165,7 +224,8 @@ def sandlock(subject: Subject) -> Iterator[Runtime]:
     python = _installed(subject.peers, "py/bin/python")
     version = _python_version(python, "sandlock")
     (project,) = subject.paths("project")
-    words = [python, "-c", _SANDLOCK, project, "allowed.test,api.allowed.test"]
+    names = ",".join(host.replace("*", "api") for host in subject.hosts)  # it knows no patterns
+    words = [python, "-c", _SANDLOCK, project, names]
     yield Runtime("sandlock", version, lambda line: [*words, line, *subject.paths(*DENIED_READS)])
 
 
@@ -175,8 +235,10 @@ wishes = nono.CapabilitySet()
 wishes.allow_path("/", nono.AccessMode.READ)
 for path in (sys.argv[1], os.environ["TMPDIR"], "/tmp", "/dev"):
     wishes.allow_path(path, nono.AccessMode.READ_WRITE)
-wishes.block_network()
-done = nono.sandboxed_exec(wishes, ["bash", "-c", sys.argv[2]], cwd=sys.argv[1])
+proxy = nono.start_proxy(nono.ProxyConfig(allowed_hosts=sys.argv[3:]))
+wishes.proxy_only(proxy)
+done = nono.sandboxed_exec(wishes, ["bash", "-c", sys.argv[2]], cwd=sys.argv[1], env=proxy.sandbox_env(),
+    inherit_env=True, enforcement_mode="seccomp")
 sys.stdout.buffer.write(done.stdout)
 sys.stderr.buffer.write(done.stderr)
 sys.exit(done.exit_code)
@@ -188,16 +250,19 @@ def nono(subject: Subject) -> Iterator[Runtime]:
     python = _installed(subject.peers, "py/bin/python")
     version = _python_version(python, "nono-py")
     words = [python, "-c", _NONO, *subject.paths("project")]
-    yield Runtime("nono-py", version, lambda line: [*words, line], frozenset({"hosts", "deny_read"}))
+    yield Runtime("nono-py", version, lambda line: [*words, line, *subject.hosts], frozenset({"deny_read"}))
 
 
 RUNTIMES = {
     "sandboxd": sandboxd,
     "srt": srt,
+    "srt-py": srt_py,
     "codex": codex,
     "sandlock": sandlock,
+    "zerobox": zerobox,
     "nono-py": nono,
     "firejail": firejail,
+    "nsjail": nsjail,
     "bubblewrap": bubblewrap,
 }
 

@@ -70,7 +70,7 @@ class Trial:
         values = place.reset()
         for name, text in case.files.items():
             place.write(name, self._filled(text, mark))
-        environment = {**identity.environment(), "PATH": SYSTEM_PATH, **runtime.environment}
+        environment = self.subject.environment(runtime.environment)
         project = place.path("project")
         if case.before:
             self._by_person(case.before, mark, environment)
