@@ -1,8 +1,8 @@
 """`./dev bench [--json FILE] [--quick] [--only WORD]`: prints a table, and the same as JSON.
 
 Exit status 0 when everything could be measured, 1 when a row failed or a count is wrong. A missed time budget alone is
-printed and is no failure: machines differ. With BENCH_PEER=DIR, a directory where the npm package of another sandbox
-runtime is installed, the same things are measured through that as well.
+printed and is no failure: machines differ. `--peers DIR` measures other sandboxes beside ours and nothing else.
+`--against REVISION` measures in turns with another revision and prints which figures grew by more than 10 %.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from bench.against import compare
+from bench.peers import measure_peers
 from bench.private_daemon import ROOT, Bench, private_daemon
 from bench.rows import Row, table
 
@@ -74,19 +76,23 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller trees")
     parser.add_argument("--only", default="", metavar="WORD", help="only measurements with this in their name")
+    parser.add_argument("--peers", type=Path, metavar="DIR", help="compare with sandboxes installed there")
+    parser.add_argument("--write", action="store_true", help="with --peers: renew docs/performance.md")
+    parser.add_argument("--against", metavar="REVISION", help="compare with a revision of this repository")
     arguments = parser.parse_args()
+    if arguments.against:
+        print(compare(arguments.against, arguments.only, arguments.quick))
+        return 0
     # As an installed program is: compiled once, whatever the environment says about writing bytecode.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for package in (ROOT / "sandboxd", ROOT / "client"):
         compileall.compile_dir(package, quiet=2)
     rows: list[Row] = []
-    for module, function, needs_daemon in MEASURES:
+    for module, function, needs_daemon in MEASURES if not arguments.peers else ():
         if arguments.only in function:
             rows += measure(module, function, needs_daemon, arguments.quick)
-    if (peer := os.environ.get("BENCH_PEER")) and not arguments.only:
-        from bench.peer import measure_peer
-
-        rows += measure_peer(Path(peer), arguments.quick)
+    if arguments.peers:
+        rows += measure_peers(arguments.peers, arguments.quick, arguments.write)
     print(table(rows))
     result = {
         "machine": {"system": platform.release(), "arch": platform.machine(), "cores": os.cpu_count()},

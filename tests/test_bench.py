@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from bench.__main__ import MEASURES, load
+from bench.against import lines
 from bench.kernel_counters import Footprint
+from bench.peers import with_part
 from bench.rows import Row, table
 from bench.soak import Sample, drift
 from support.users import SYSTEM_PATH, Identity
@@ -42,6 +44,28 @@ def test_it_runs(identity: Identity) -> None:
     rows = json.loads(result.read_text())["rows"]
     assert [row["name"] for row in rows] == ["wrap round trip, p50", "wrap round trip, p99"]
     assert all(row["value"] > 0 for row in rows)
+
+
+def test_the_part_of_a_page_is_renewed_in_its_place() -> None:
+    page = with_part("# Performance\n\nBefore.\n", "one")
+    assert page.startswith("# Performance\n\nBefore.\n") and "\none\n" in page
+    renewed = with_part(page + "\n## After\n", "two")
+    assert renewed == page.replace("\none\n", "\ntwo\n") + "\n## After\n"
+
+
+def test_what_grew_by_more_than_a_tenth_is_said_first() -> None:
+    old = {"time": (1.0, "≤ 2"), "speed": (1.0, "≥ 0.85"), "same": (1.0, ""), "faster": (1.0, "≤ 2")}
+    new = {
+        "time": (1.11, "≤ 2"),
+        "speed": (0.9, "≥ 0.85"),
+        "same": (1.09, ""),
+        "faster": (0.5, "≤ 2"),
+        "new": (1.0, ""),
+    }
+    said = "\n".join(lines(old, new, "v1"))
+    grown, others = said.split("The others:")
+    assert "time: 1 → 1.11 (+11%)" in grown and "speed: 1 → 0.9 (-10%)" in grown
+    assert all(name in others for name in ("same", "faster", "new: 1, not in v1"))
 
 
 def samples(*changes: dict[str, Any]) -> list[Sample]:

@@ -1,0 +1,70 @@
+"""Runs the commands of `bench.peers` in turns, as the account that they are for: JSON on standard input and output."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bench.timing import in_turns
+from sandboxd_client import Client
+
+EXPECTED = {"true": "", "500 files": "500\n"}
+Start = Callable[[], "subprocess.CompletedProcess[Any] | Any"]
+
+
+def _start(argv: list[str], changes: dict[str, str]) -> Start:
+    environment = {**os.environ, **changes}
+    return lambda: subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+
+
+def _through(client: Client, line: str) -> Start:
+    session = client.session_open(cwd=os.getcwd()).session_id
+    argv = ["bash", "-c", line]
+    return lambda: client.run(argv, cwd=os.getcwd(), session_id=session, capture_output=True, text=True)
+
+
+def _ready(client: Client) -> None:
+    until = time.monotonic() + 10
+    while not client.status().prepared:
+        assert time.monotonic() < until, "no sandbox is prepared"
+
+
+def main() -> None:
+    asked = json.load(sys.stdin)
+    failed: dict[str, str] = {}
+    taken: dict[str, dict[str, list[float]]] = {}
+    with Client(prepare=False) as plain, Client(prepare=True) as prepared:
+        for work, line in asked["lines"].items():
+            starts = {
+                "sandboxd, client": _through(plain, line),
+                "sandboxd, client, prepared": _through(prepared, line),
+                **{
+                    name: _start(command["argvs"][work], command.get("environment", {}))
+                    for name, command in asked["commands"].items()
+                },
+            }
+            for name, start in starts.items():
+                done = start()
+                if (done.returncode, done.stdout) != (0, EXPECTED[work]):
+                    failed[name] = f"{work}: exit status {done.returncode}: {(done.stdout + done.stderr)[-200:]}"
+            actions: dict[str, Callable[[], object]] = {}
+            for name, start in starts.items():
+                if name in failed:
+                    continue
+                if name.endswith("prepared"):
+                    actions["ready"] = lambda: _ready(prepared)
+                actions[name] = start
+            for name, seconds in in_turns(actions, asked["rounds"], warm_up=1).items():
+                taken.setdefault(name, {})[work] = seconds
+            taken.pop("ready", None)
+    kept = {name: works for name, works in taken.items() if name not in failed}
+    json.dump({"taken": kept, "failed": failed}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
