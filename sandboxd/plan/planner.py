@@ -44,7 +44,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _CallerOf:
-    """What the variables of a caller make of a layout; the next command often comes from the same one."""
+    """Parts of a layout that the variables of a caller decide; the next command often comes from the same one."""
 
     place: Place
     addresses: tuple[str | None, ...] | None

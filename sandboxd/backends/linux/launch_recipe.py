@@ -83,7 +83,7 @@ class LaunchRecipe:
     """The argv as far as the ticket."""
     after: tuple[str, ...]
     layers: tuple[str, ...]
-    """Those before the layers of limits."""
+    """Layers before those of limits."""
     later_layers: tuple[str, ...]
     warnings: tuple[str, ...]
 
