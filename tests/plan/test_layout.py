@@ -24,6 +24,7 @@ TEMPORARY = [
 ABSENT = [
     f"refuse-name /home/u/work/{name}"
     for name in (
+        ".agents",
         ".aider.conf.yml",
         ".amazonq",
         ".amp",

@@ -230,6 +230,7 @@ PROTECTED: tuple[ProtectedName, ...] = (
     ),
     *_rows(ProtectedIn.WORKSPACE, "editors run tasks and settings found in it", *".vscode .idea .cursor .zed".split()),
     *_rows(ProtectedIn.WORKSPACE, "agents start the servers that it names", *".codex .gemini .windsurf".split()),
+    *_rows(ProtectedIn.WORKSPACE, "agents obey the skills in it", ".agents"),
     *_rows(
         ProtectedIn.WORKSPACE,
         "agents start the servers, run the hooks or take the permissions in it",

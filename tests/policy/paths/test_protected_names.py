@@ -28,7 +28,7 @@ def test_no_name_stands_twice_in_a_place() -> None:
         (
             ProtectedIn.WORKSPACE,
             [".gitmodules", ".ripgreprc", ".mcp.json", ".vscode", ".idea", ".cursor", ".zed", ".codex", ".gemini",
-             ".windsurf", ".opencode", "opencode.json", ".claude/settings.json",
+             ".agents", ".windsurf", ".opencode", "opencode.json", ".claude/settings.json",
              ".claude/settings.local.json", ".claude/settings*.json", ".claude/commands", ".claude/agents",
              ".claude/hooks", ".claude/skills", ".roo", ".kiro/settings", ".kiro/hooks", ".qwen", "crush.json",
              ".crush.json", ".crushrc", "crushrc", ".factory", ".junie", ".amp", ".github/hooks", ".aider.conf.yml"],
