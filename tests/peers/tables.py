@@ -28,7 +28,7 @@ class PeerCase:
 
 def cases_of(kind: str, inputs: int) -> list[PeerCase]:
     """Return the rows of the table `kind`, which have so many inputs."""
-    found = [_case(row, inputs) for table in tables() for row in table.get(kind, ())]
+    found = [case_of(row, inputs) for table in tables() for row in table.get(kind, ())]
     assert found, f"there is no table {kind}"
     return found
 
@@ -49,7 +49,8 @@ def differences(kind: str, inputs: int, decide: Callable[..., Any]) -> list[str]
     return wrong
 
 
-def _case(row: list[Any], inputs: int) -> PeerCase:
+def case_of(row: list[Any], inputs: int) -> PeerCase:
+    """Read a row with so many inputs."""
     peer, given, (answer, *more) = row[0], tuple(row[1 : inputs + 1]), row[inputs + 1 :]
     assert peer in PEERS, row
     if not more:
