@@ -190,10 +190,11 @@ class LaunchHandle(Protocol):
 class PreparedHandle(LaunchHandle, Protocol):
     """The handle of a sandbox that waits for its command."""
 
-    async def claim(self, arguments: Sequence[str], observer: Observer) -> None:
+    async def claim(self, arguments: Sequence[str], observer: Observer) -> Awaitable[None]:
         """Give it its command, which starts once the observer of the launch lets it start.
 
-        Raises DaemonError where it is not the sandbox any more that it was made as."""
+        Return what that observer has to await before. Raises DaemonError where it is not the sandbox any more that it
+        was made as."""
 
 
 Prepare = Callable[[str, Plan, Observer], Awaitable[tuple["LaunchSpec", PreparedHandle]]]

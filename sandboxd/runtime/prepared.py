@@ -61,6 +61,7 @@ class PreparedSandbox:
         self._is_complete = False
         self._spec: LaunchSpec | None = None
         self._handle: PreparedHandle | None = None
+        self._rest: Awaitable[None] | None = None
         self._command: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -108,7 +109,7 @@ class PreparedSandbox:
         if self._expiry is not None:
             self._expiry.cancel()
         try:
-            await self._handle.claim(plan.argv, command)
+            self._rest = await self._handle.claim(plan.argv, command)
         except BaseException:
             self.end()
             raise
@@ -140,7 +141,10 @@ class PreparedSandbox:
         return self._start()
 
     async def _start(self) -> None:
-        checking = (await self._command).starting(self._inside)
+        command = await self._command
+        assert self._rest is not None
+        await self._rest
+        checking = command.starting(self._inside)
         if checking is not None:
             await checking
 

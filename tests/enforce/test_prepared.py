@@ -70,6 +70,13 @@ def stopped(box):
     process.kill()
     return [alive, process.wait(), process.wrap.prepared]
 
+def frozen(box):
+    process = box.spawn("echo up; sleep 60", stdout=subprocess.PIPE, text=True)
+    process.stdout.readline()
+    os.kill(process.pid, signal.SIGSTOP)
+    process.kill()
+    return [process.wait(), process.wrap.prepared]
+
 def to_file(box):
     with open("out", "w+") as file:
         done = box.run("echo one; echo two >&2", stdout=file, stderr=subprocess.STDOUT)
@@ -98,6 +105,7 @@ both("terminated", spawned(15))
 both("interrupted", spawned(2))
 both("killed from outside", spawned(9))
 both("stopped", stopped)
+both("bubblewrap stopped", frozen)
 both("signal at once", late_signal)
 print(json.dumps(seen))
 """
@@ -160,6 +168,9 @@ def killed(who):
         os.kill(pid, 9)
         os.waitid(os.P_PID, one._process.pid, os.WEXITED | os.WNOWAIT)
     return change
+def frozen(box, one):
+    os.kill(one._process.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, one._process.pid, os.WSTOPPED | os.WNOWAIT)
 def lower(box, one):
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
@@ -174,7 +185,7 @@ def restarted(box, one): box.restart()
 def connected_anew(box, one): box._connector.close()
 def other(box, one):
     with Client(autostart=False, prepare=True) as second:
-        wrap = second.wrap(argv=["true"], prepared=one.wrap_id)
+        wrap = second.wrap(argv=["true"], prepared=one.wrap.wrap_id)
         assert not wrap.prepared
 def forked(box, one):
     if not (pid := os.fork()):
@@ -196,6 +207,7 @@ with_sub = lambda box: make(box, cwd="sub")
 row("directory replaced", in_its_place, "ls", prepare=with_sub, cwd="sub")
 row("bubblewrap killed", killed("bwrap"))
 row("process 1 killed", killed("init"))
+row("bubblewrap stopped", frozen)
 row("limit", lower, "ulimit -n")
 row("ignored signal", ignore)
 row("umask", mask, "umask")
@@ -234,6 +246,7 @@ EXPECTED: dict[str, tuple[bool, object, object]] = {
     "directory replaced": (False, 0, "new\n"),
     "bubblewrap killed": (False, 0, ""),
     "process 1 killed": (False, 0, ""),
+    "bubblewrap stopped": (False, 0, ""),
     "limit": (False, 0, "200\n"),
     "ignored signal": (False, 0, ""),
     "umask": (True, 0, "0077\n"),

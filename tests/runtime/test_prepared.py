@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -37,7 +37,7 @@ class Handle:
         self.log.append("kill")
         self.killed.set()
 
-    async def claim(self, arguments: object, observer: object) -> None:
+    async def claim(self, arguments: object, observer: object) -> Awaitable[None]:
         raise HostError("launch_failed", "it has ended")
 
 

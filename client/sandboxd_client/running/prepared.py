@@ -9,6 +9,7 @@ import array
 import contextlib
 import fcntl
 import os
+import signal
 import socket
 import stat
 import struct
@@ -128,7 +129,7 @@ class Prepared:
 
     def __init__(self, wrap: WrapResult, key: _Key, connections: int, state: InheritedState) -> None:
         """Spawn it. Raises OSError."""
-        self.wrap_id, self.key, self.connections, self.inherited = wrap.wrap_id, key, connections, state
+        self.wrap, self.key, self.connections, self.inherited = wrap, key, connections, state
         self.owner = os.getpid()
         self._channel, given = socket.socketpair()
         _channels.add(self._channel)
@@ -145,7 +146,16 @@ class Prepared:
 
     @property
     def is_there(self) -> bool:
-        return self._process.poll() is None
+        """Return whether it runs: one that was stopped could not tell of the end of its command."""
+        try:
+            options = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, self._process.pid, options) is None
+        except ChildProcessError:
+            return False
+
+    @property
+    def is_over(self) -> bool:
+        return self._process.poll() is not None
 
     def wait(self, seconds: float) -> None:
         """Wait for the end of one that was dropped, and kill it after so long."""
@@ -180,6 +190,7 @@ class Prepared:
         if self.owner == os.getpid():
             with contextlib.suppress(OSError):
                 self._channel.shutdown(socket.SHUT_RDWR)  # a fork of this process may hold a copy
+            self._process.send_signal(signal.SIGCONT)
         else:
             self._process.returncode = 0
         self._channel.close()
@@ -232,7 +243,9 @@ class Preparing:
             return wrapped_launch(command, options, client.wrap(**arguments), decision)
         wrap: WrapResult | None = None
         try:
-            wrap = client.wrap(**arguments, prepared=waiting.wrap_id)
+            wrap = client.wrap(**arguments, prepared=waiting.wrap.wrap_id)
+            if wrap.prepared:
+                wrap = replace(wrap, argv=waiting.wrap.argv, command=waiting.wrap.command)
             launch = wrapped_launch(command, options, wrap, decision)
         finally:
             if wrap is None or not wrap.prepared:
@@ -326,7 +339,7 @@ class Preparing:
     def _give_up(self, one: Prepared) -> None:
         one.drop()
         with self._lock:
-            self._given_up = [*(before for before in self._given_up if before.is_there), one]
+            self._given_up = [*(before for before in self._given_up if not before.is_over), one]
 
     def _keep(self, one: Prepared | None) -> None:
         """Make this the waiting one, or none."""

@@ -37,6 +37,8 @@ def signal_command(pid: int, number: int, *, group: bool = False) -> None:
             _send(child, init, number)
     else:
         _send(init, pid, number)
+        if number == SIGKILL:
+            _kill(pid, SIGCONT, False)  # one that was stopped could not tell of the end
 
 
 def kill_command(pid: int, *, group: bool = False) -> None:

@@ -195,21 +195,27 @@ class LinuxBackend:
         spec, launch = await self._launch(launch_id, plan, observer, waits=True)
         return spec, PreparedLaunch(self, launch)
 
-    async def claim(self, launch: Launching, arguments: Sequence[str], observer: Observer) -> None:
-        """Make a prepared sandbox that of a command, which starts once `observer` lets it. Raises DaemonError."""
+    async def claim(self, launch: Launching, arguments: Sequence[str], observer: Observer) -> asyncio.Task[None]:
+        """Make a prepared sandbox that of a command, which starts once `observer` lets it. Raises DaemonError.
+
+        Return what has to be awaited before that."""
         launch.check_mounts()
-        await self._overlays.look_anew(launch.pending_setup.options.overlays)
+        looking = asyncio.create_task(
+            self._overlays.look_anew(launch.pending_setup.options.overlays), name=f"look-anew-{launch.launch_id}"
+        )
         territory = territory_of(launch.view)
-        await self._cleanup.begin(launch.launch_id, territory)
         try:
+            await self._cleanup.begin(launch.launch_id, territory)
             hold = self._hold(launch.view)
             if not isinstance(launch.handle, Handle) or not launch.handle.claim(map(os.fsencode, arguments)):
                 hold.release(ran=False)
                 raise LaunchError("launch_failed", "the sandbox has ended")
             launch.become(observer, hold, territory)
         except BaseException:
+            looking.cancel()
             self._cleanup.forget(launch.launch_id)
             raise
+        return looking
 
     def _hold(self, view: FileView) -> Releasable:
         rests_on = _on_nothing if view.facts is None else view.facts.rest_on
@@ -461,8 +467,8 @@ class PreparedLaunch:
         self._backend, self._launch = backend, launch
         self.cancel, self.terminate, self.kill = launch.cancel, launch.terminate, launch.kill
 
-    async def claim(self, arguments: Sequence[str], observer: Observer) -> None:
-        await self._backend.claim(self._launch, arguments, observer)
+    async def claim(self, arguments: Sequence[str], observer: Observer) -> asyncio.Task[None]:
+        return await self._backend.claim(self._launch, arguments, observer)
 
 
 def _limits_of(launch: Launching) -> tuple[Limits, ProcessLimit | None]:

@@ -131,8 +131,8 @@ class WrapMethods:
     ) -> WrapResult:
         return WrapResult(
             wrap_id=wrap_id,
-            argv=launch.argv,
-            command=_line_of(launch.argv, wrap_id),
+            argv=() if launch.prepared else launch.argv,
+            command="" if launch.prepared else _line_of(launch.argv, wrap_id),
             env=EnvironmentRecord(dict(launch.env_set), launch.env_unset),
             cwd=launch.cwd,
             layers=launch.layers,
