@@ -46,7 +46,7 @@ LINE: Final = 3
 """Cost of a line of a head or a chunked body, besides its bytes (`TEXT`)."""
 TEXT: Final = 100
 """Bytes of such lines for one unit."""
-CIPHER: Final = 4
+CIPHER: Final = 2
 """Cost of bytes to encrypt or decrypt, as a multiple of that of moving them."""
 CONNECTION: Final = 200
 """Cost of accepting a connection, or of routing a request."""

@@ -14,12 +14,16 @@ from OpenSSL import SSL
 
 from sandboxd.proxy.tls.faults import TlsFault
 
+_lib: Final = Binding.lib
 RECORD: Final = 16384
 """Most content of one record (RFC 8446, section 5.1)."""
 _RELEASE_BUFFERS: Final = 0x10
 _NO_RENEGOTIATION: Final = 1 << 30
 _READ: Final = 4 * (RECORD + 256)
 """The size of reads of output: each is allocated."""
+_CONTENT: Final = memoryview(bytearray(8 * RECORD))
+"""What is being decrypted, until it is returned."""
+_PLACE: Final = Binding.ffi.from_buffer(_CONTENT)
 
 
 def new_context(method: int, ciphers: bytes, groups: bytes) -> SSL.Context:
@@ -29,7 +33,7 @@ def new_context(method: int, ciphers: bytes, groups: bytes) -> SSL.Context:
     context.set_options(SSL.OP_NO_COMPRESSION | _NO_RENEGOTIATION)
     context.set_mode(_RELEASE_BUFFERS)
     context.set_cipher_list(ciphers)
-    set_groups = getattr(Binding.lib, "SSL_CTX_set1_curves_list", None)  # pyOpenSSL has no method for it
+    set_groups = getattr(_lib, "SSL_CTX_set1_curves_list", None)  # pyOpenSSL has no method for it
     if set_groups is None:
         context.set_tmp_ecdh(ec.SECP256R1())
     else:
@@ -71,33 +75,34 @@ class TlsChannel:
         """Return the protocol that ALPN chose."""
         return self._tls.get_alpn_proto_negotiated().decode("ascii", "replace") or None
 
-    def _feed(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[self._tls.bio_write(view) :]
-
     def receive(self, data: bytes) -> bytes:
         """Return the content of these bytes."""
         self._feed(data)
-        content: list[bytes] = []
-        while True:
-            try:
-                content.append(self._tls.recv(RECORD))
-            except SSL.WantReadError:
-                break
-            except SSL.ZeroReturnError:
-                self.ended = True
-                break
-            except SSL.Error as error:
-                raise self._fault(error) from None
-        return content[0] if len(content) == 1 else b"".join(content)
+        tls, content, size = self._tls._ssl, b"", 0
+        try:
+            while True:
+                if size > len(_CONTENT) - RECORD:
+                    content, size = content + _CONTENT[:size], 0
+                count = _lib.SSL_read(tls, _PLACE + size, RECORD)  # its method copies each record twice
+                if count <= 0:
+                    self._tls._raise_ssl_error(tls, count)
+                size += count
+        except SSL.WantReadError:
+            pass
+        except SSL.ZeroReturnError:
+            self.ended = True
+        except SSL.Error as error:
+            raise self._fault(error) from None
+        return content + _CONTENT[:size]
+
+    def _feed(self, data: bytes) -> None:
+        if data:
+            self._tls.bio_write(data)  # all of it, into memory
 
     def send(self, content: bytes) -> bytes:
         """Return the bytes to send for some content."""
-        view = memoryview(content)
         try:
-            while view:
-                view = view[self._tls.send(view[:RECORD]) :]
+            self._tls.sendall(content)
         except SSL.Error as error:
             raise self._fault(error) from None
         return self.take_output()
