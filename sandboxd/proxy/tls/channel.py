@@ -22,7 +22,7 @@ _NO_RENEGOTIATION: Final = 1 << 30
 _READ: Final = 4 * (RECORD + 256)
 """The size of reads of output: each is allocated."""
 _CONTENT: Final = memoryview(bytearray(8 * RECORD))
-"""What is being decrypted, until it is returned."""
+"""Content that is being decrypted, until it is returned."""
 _PLACE: Final = Binding.ffi.from_buffer(_CONTENT)
 
 
