@@ -81,7 +81,7 @@ class Planner:
         if caller is None or caller.place is not place or caller.addresses != addresses or addresses is None:
             change = environment_in(layout, place, environment)
             caller = _CallerOf(place, addresses, change, await self._unreadable(layout, environment))
-            if addresses is not None:
+            if addresses is not None and environment:  # of a prepared sandbox it is not known yet
                 self._callers[layout] = caller
         plan = plan_in(layout, caller.change, command)
         return replace(plan, warnings=(*plan.warnings, *caller.warnings)) if caller.warnings else plan

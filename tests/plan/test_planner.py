@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sandboxd.errors import PolicyError
-from sandboxd.plan.host_facts import Facts
+from sandboxd.plan.host_facts import Facts, ResolvedPath
 from sandboxd.plan.host_queries import HostQueries
 from sandboxd.plan.planner import ENDED_KEPT, KEPT, Planner
 from sandboxd.plan.request import Argv, Place, ShellText
@@ -72,6 +72,25 @@ async def test_what_is_kept_has_a_bound_and_ends_with_the_session() -> None:
     for number in range(2, KEPT + 1):
         await planner.plan(POLICY, *request(cwd=f"/home/u/work/{number}"))
     assert host.asked == KEPT + 2 + KEPT - ENDED_KEPT
+
+
+async def test_variables_of_a_caller_outlast_a_plan_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prepared sandbox is planned without the variables of the command before and after it."""
+    host, resolved = FakeHost({"/home/u/ca.pem": ""}), list[str]()
+    resolve = host.resolve
+
+    async def counted(path: str) -> ResolvedPath:
+        resolved.append(path)
+        return await resolve(path)
+
+    monkeypatch.setattr(host, "resolve", counted)
+    planner, where = Planner(host), place()
+    caller = {"SSL_CERT_FILE": "/home/u/ca.pem"}
+    for environment in (caller, {}, caller):
+        await planner.plan(POLICY, where, ShellText("true"), environment)
+    assert resolved == ["/home/u/ca.pem"]
+    await planner.plan(POLICY, where, ShellText("true"), {"SSL_CERT_FILE": "/home/u/other.pem"})
+    assert resolved[1:] == ["/home/u/other.pem"]
 
 
 class SharedHost(FakeHost):
