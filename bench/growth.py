@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import PIPE
 
 from bench.commands import TRUE, make_tree
-from bench.private_daemon import Bench, private_daemon
+from bench.private_daemon import PINNED_NAME, Bench, private_daemon
 from bench.rows import Row
+from bench.through import INSIDE, origin
 from bench.timing import in_turns, median
 from sandboxd_client import Client
 
@@ -17,12 +22,15 @@ Costs = dict[str, float]
 
 
 def growth(_: Bench | None, quick: bool) -> Iterator[Row]:
-    """Rows for sessions, rules, files, and commands in flight; each size has a daemon of its own."""
+    """Rows for all that a daemon can have much of; each size has a daemon of its own."""
     parts: tuple[tuple[str, Callable[[int], Costs], tuple[int, ...], tuple[int, ...]], ...] = (
-        ("sessions", _sessions, (1, 10, 200), (1, 20)),
-        ("rules", _rules, (10, 1000, 10_000), (10, 500)),
+        ("sessions", _sessions, (1, 10, 100, 1000), (1, 20)),
+        ("rules", _rules, (10, 1000, 10_000, 100_000), (10, 500)),
         ("files", _files, (100, 10_000, 100_000), (100, 5_000)),
-        ("commands in flight", _in_flight, (1, 10, 100), (1, 10)),
+        ("mounts", _mounts, (1, 10, 100, 1000), (1, 20)),
+        ("open tunnels", _tunnels, (1, 10, 100, 1000), (1, 20)),
+        ("violations", _violations, (10, 100, 1000, 10_000), (10, 100)),
+        ("commands in flight", _in_flight, (1, 10, 100, 500), (1, 10)),
     )
     for name, measure, sizes, few in parts:
         costs = {size: measure(size) for size in (few if quick else sizes)}
@@ -40,11 +48,16 @@ def _costs(bench: Bench, box: Client, session: str, begun: float) -> Costs:
     box.wrap(argv=[TRUE], session_id=session)
     ready = time.perf_counter() - begun
     first = time.perf_counter() - first
-    wrap = median(in_turns({"wrap": lambda: box.wrap(argv=[TRUE], session_id=session)}, 50)["wrap"])
+    time.sleep(_CREDIT_S)
+    wrap = median(in_turns({"wrap": lambda: box.wrap(argv=[TRUE], session_id=session)}, 20)["wrap"])
     return {
         "wrap ms": wrap * 1000, "first wrap ms": first * 1000, "start ms": ready * 1000,
         "memory MB": bench.memory_mb("VmRSS"),
     }  # fmt: skip
+
+
+_CREDIT_S = 0.3
+"""After so long a client has credit for the wraps that are measured, which then wait for no turn (rpc/shares.py)."""
 
 
 def _sessions(size: int) -> Costs:
@@ -66,6 +79,51 @@ def _files(size: int) -> Costs:
         make_tree(bench.base / "tree", size)
         session = box.session_open(cwd=str(bench.base / "tree")).session_id
         return _costs(bench, box, session, time.perf_counter())
+
+
+def _mounts(size: int) -> Costs:
+    with tempfile.TemporaryDirectory(prefix="sandboxd-mounts-", dir="/var/tmp") as base:
+        places = [Path(base, f"m{number}") for number in range(size)]
+        for place in places:
+            place.mkdir()
+        settings = {"sandbox": {"filesystem": {"allowWrite": list(map(str, places))}}}
+        with private_daemon(settings) as bench, Client(prepare=False) as box:
+            session = box.session_open(cwd=str(bench.project)).session_id
+            return {**_costs(bench, box, session, time.perf_counter()), "run ms": _run_ms(box, session)}
+
+
+def _run_ms(box: Client, session: str) -> float:
+    def run() -> None:
+        done = box.run([TRUE], session_id=session, capture_output=True)
+        assert done.returncode == 0, done
+
+    return median(in_turns({"run": run}, 10)["run"]) * 1000
+
+
+def _tunnels(size: int) -> Costs:
+    with private_daemon() as bench, origin() as port, Client(prepare=False) as box:
+        session = box.session_open(cwd=str(bench.project)).session_id
+        overrides = {"allow_domains": [f"{PINNED_NAME}:{port}"]}
+        argv = [sys.executable, "-I", INSIDE, PINNED_NAME, str(port), "hold", str(size)]
+        begun = time.perf_counter()
+        with box.spawn(argv, session_id=session, overrides=overrides, stdin=PIPE, stdout=PIPE) as holding:
+            assert holding.stdin is not None and holding.stdout is not None
+            assert holding.stdout.readline() == b"open\n", "not all tunnels are open"
+            opened = time.perf_counter() - begun
+            costs = _costs(bench, box, session, time.perf_counter())
+            holding.stdin.close()
+        return {**costs, "open ms": opened * 1000}
+
+
+def _violations(size: int) -> Costs:
+    line = f"i=0; while [ $i -lt {size} ]; do : > /etc/refused-$i; i=$((i + 1)); done"
+    with private_daemon() as bench, Client(prepare=False) as box:
+        session = box.session_open(cwd=str(bench.project)).session_id
+        box.run([TRUE], session_id=session)
+        begun = time.perf_counter()
+        box.run(f"{{ {line}; }} 2>/dev/null", session_id=session)
+        taken = time.perf_counter() - begun
+        return {**_costs(bench, box, session, time.perf_counter()), "run ms": taken * 1000}
 
 
 def _in_flight(size: int) -> Costs:

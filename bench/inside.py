@@ -2,6 +2,7 @@
 
     python3 inside.py HOST PORT QUICK               (QUICK: 0 or 1)
     python3 inside.py HOST PORT connects NUMBER     only the seconds of so many connects, as a list
+    python3 inside.py HOST PORT hold NUMBER         opens so many, prints "open", and ends with its standard input
 
 Goes through $HTTP_PROXY where that is set, by CONNECT, whatever sandbox set it. Standard library only. Prints JSON:
 bytes per second down, seconds from connect to the first byte (median), and how many transfers of 1 MB were short.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import resource
 import socket
 import statistics
 import sys
@@ -85,7 +87,13 @@ def main(host: str, port: int, quick: bool) -> None:
 
 if __name__ == "__main__":
     target = sys.argv[1], int(sys.argv[2])
-    if sys.argv[3] == "connects":
+    if sys.argv[3] == "hold":
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        held = [connect(*target) for _ in range(int(sys.argv[4]))]
+        print("open", flush=True)
+        sys.stdin.read()
+    elif sys.argv[3] == "connects":
         print(json.dumps([first_byte(*target) for _ in range(int(sys.argv[4]))]))
     else:
         main(*target, sys.argv[3] == "1")
