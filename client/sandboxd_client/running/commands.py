@@ -47,11 +47,12 @@ VARIABLES_READ = (
 Their values decide which variables a sandbox extends, or removes with the socket that they name. Some name a file that
 a command has to read.
 """
+_NAMES_READ = frozenset(VARIABLES_READ)
 
 
 def sendable(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of `VARIABLES_READ` that are set and UTF-8."""
-    found = ((name, environment.get(name)) for name in VARIABLES_READ)
+    found = ((name, environment.get(name)) for name in environment if name in _NAMES_READ)
     return {name: value for name, value in found if value is not None and _is_text(value)}
 
 

@@ -12,6 +12,7 @@ import shlex
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import IO, Any, Literal, TypedDict, TypeVar
 
 from sandboxd_client.errors import (
@@ -145,11 +146,16 @@ def environment_of(options: Mapping[str, Any]) -> Mapping[str, str] | None:
     return {name: value for name, value in os.environ.items() if name in allowed or _CLEAN.fullmatch(name)}
 
 
+@lru_cache(maxsize=1024)
+def _looks_secret(name: str) -> bool:
+    return _SECRET.fullmatch(name) is not None
+
+
 def secrets_warning(options: Mapping[str, Any]) -> str:
     """Return the warning about variables of this process that look like secrets and reach the command; else ""."""
     if options.get("env") is not None or options.get("environment") is not None:
         return ""
-    names = sorted(name for name, value in os.environ.items() if value and _SECRET.fullmatch(name))
+    names = sorted(name for name in os.environ if _looks_secret(name) and os.environ.get(name))
     if not names:
         return ""
     return (
