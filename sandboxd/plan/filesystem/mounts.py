@@ -16,7 +16,7 @@ away together with its parent."""
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntFlag, StrEnum, auto
 
@@ -226,20 +226,21 @@ def _with_zones(mounted: tuple[str, ...], view: FileView) -> FileView:
     """Add the zones: Landlock grants to a whole tree, so those of each topmost writable place with a guard in it."""
     if not view.guards:
         return replace(view, closed=())
-    tops = [root for root in writable_tops(view) if any(is_below(guard, root) for guard in view.guards)]
+    around = {above for guard in view.guards for above in at_and_above(guard)}
+    tops = around.intersection(writable_tops(view))
     writable, targets = writable_in(view), [one.target for one in view.mounts if one.operation in _WRITABLE]
     overlays = [one.target for one in view.overlays]
     found = dict.fromkeys(
         path
         for path in (*targets, *mounted)
-        if any(is_below(path, top) for top in tops) and (writable(path) or path in overlays or path in tops)
+        if not tops.isdisjoint(at_and_above(path)) and (writable(path) or path in overlays or path in tops)
     )
     opened = {above for target in targets for above in at_and_above(target)}
-    closed = [path for path in view.closed if path not in opened and any(is_below(path, top) for top in tops)]
+    closed = [path for path in view.closed if path not in opened and not tops.isdisjoint(at_and_above(path))]
     return replace(view, zones=tuple(found), guards=(*view.guards, *closed), closed=tuple(closed))
 
 
-def writable_tops(view: FileView, but: tuple[str, ...] = ()) -> Iterator[str]:
+def writable_tops(view: FileView, but: Collection[str] = ()) -> Iterator[str]:
     """Yield the topmost places that can be written, of those not in `but`; mounts guard the rest in them."""
     kept: set[str] = set()
     for mount in view.mounts:  # parents come first

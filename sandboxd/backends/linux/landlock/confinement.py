@@ -126,4 +126,4 @@ NO_LANDLOCK = Landlock(reason="it was not probed")
 
 def writable_roots(view: FileView) -> tuple[bytes, ...]:
     """Return the topmost writable places of a view that are no zones: with a zone at `/` those of devices, too."""
-    return tuple(map(os.fsencode, writable_tops(view, view.zones)))
+    return tuple(map(os.fsencode, writable_tops(view, frozenset(view.zones))))
