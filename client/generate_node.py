@@ -1,4 +1,4 @@
-"""Generator of the tables and types of the Node client, from those of the Python client.
+"""Generator of the tables and types of the Node client, and a table of the front, from those of the Python client.
 
 `./dev generate` writes them, `--check` compares them. The tables say what both clients must agree on: methods, the
 variables that the daemon gets, places of programs, variables that load code, letters that look alike. The types are
@@ -55,6 +55,11 @@ def tables() -> str:
     return HEAD + "".join(f"export const {name} = {json.dumps(value)};\n" for name, value in values.items())
 
 
+def header() -> str:
+    """Return the variables that the daemon gets, as items of an array in C."""
+    return HEAD + "// clang-format off\n" + "".join(f'"{name}",\n' for name in commands.VARIABLES_READ)
+
+
 def declarations() -> str:
     """Return the declarations of tables and records."""
     found: dict[str, type] = {}
@@ -108,10 +113,12 @@ def _type(hint: Any, found: dict[str, type]) -> str:
 def main() -> int:
     """Write the files, or name those that differ and return 1."""
     different = []
-    for name, text in (("tables.js", tables()), ("wire.d.ts", declarations())):
-        target = ROOT / "node" / "lib" / name
+    node = ROOT / "node" / "lib"
+    variables = ROOT.parent / "vendor" / "seccomp" / "variables.h"
+    written = ((node / "tables.js", tables()), (node / "wire.d.ts", declarations()), (variables, header()))
+    for target, text in written:
         if not target.exists() or target.read_text() != text:
-            different.append(name)
+            different.append(target.name)
             if "--check" not in sys.argv[1:]:
                 target.write_text(text)
     print(" ".join(different) or "nothing differs")

@@ -31,6 +31,14 @@ def test_the_wheel_brings_the_helper_for_both_machines(wheel: zipfile.ZipFile) -
         assert entry.external_attr >> 16 & 0o777 == 0o755, "pip keeps the mode: it has to be executable"
 
 
+def test_the_wheel_brings_the_front_for_both_machines(wheel: zipfile.ZipFile) -> None:
+    """Below the prefix, where the script finds it without asking for the version of Python."""
+    for machine in MACHINES:
+        (name,) = (name for name in wheel.namelist() if name.endswith(f".data/data/lib/sandboxd/{machine}/sandboxd"))
+        assert wheel.read(name) == (CHECKOUT / "vendor" / "seccomp" / machine / "front").read_bytes()
+        assert wheel.getinfo(name).external_attr >> 16 & 0o777 == 0o755
+
+
 def test_the_wheel_brings_the_units(wheel: zipfile.ZipFile) -> None:
     for unit in ("sandboxd.service", "sandboxd.socket"):
         assert wheel.read(f"sandboxd/systemd/{unit}") == (CHECKOUT / "systemd" / unit).read_bytes()

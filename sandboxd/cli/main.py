@@ -11,7 +11,7 @@ from sandboxd_client.errors import SandboxdError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any, NoReturn
 
     from sandboxd.cli.arguments import Help
@@ -63,21 +63,42 @@ _LOADING = ("OPENSSL_", "GCONV_PATH", "LOCPATH", "NLSPATH")
 
 def main() -> NoReturn:
     """The console script."""
-    for name in os.environ:
-        if name.startswith(_LOADING):
-            os.unsetenv(name)  # which os.environ does not notice
-    status = execute(sys.argv[1:])
-    if sys.argv[1:2] == ["run"]:  # everything has been written; tearing the interpreter down would cost 2 ms
-        os._exit(status)
-    sys.exit(status)
+    if sys.argv[1:2] == ["run"]:
+        _leave(lambda: _execute(sys.argv[1:]))
+    _forget_loading()
+    sys.exit(execute(sys.argv[1:]))
+
+
+def resume() -> NoReturn:
+    """Continue a `run` that the front has begun, with the arguments that it gives."""
+    from sandboxd.cli.execution import run
+    from sandboxd.cli.execution.handed_over import HandedOver
+
+    _leave(lambda: run.main(sys.argv[8:], HandedOver(sys.argv[1:8])))
+
+
+def _leave(action: Callable[[], int]) -> NoReturn:
+    """End the process with the status of an action; tearing the interpreter down would cost 2 ms."""
+    _forget_loading()
+    os._exit(_guarded(action))
 
 
 def execute(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit status.
 
     Errors have been written to standard error by then."""
+    return _guarded(lambda: _execute(arguments))
+
+
+def _forget_loading() -> None:
+    for name in os.environ:
+        if name.startswith(_LOADING):
+            os.unsetenv(name)  # which os.environ does not notice
+
+
+def _guarded(action: Callable[[], int]) -> int:
     try:
-        status = _execute(arguments)
+        status = action()
         if sys.stdout is not None:
             sys.stdout.flush()
         return status

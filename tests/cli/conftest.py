@@ -16,11 +16,23 @@ from sandboxd_client.testing import FakeDaemon
 ROOT = Path(__file__).resolve().parents[2]
 
 
+FRONT = ROOT / "vendor" / "seccomp" / os.uname().machine / "front"
+BOTH_WAYS = ("test_run", "test_signals", "test_terminal", "test_told")
+"""Modules that are tried through Python alone, and through the front, which needs Python for what it does not know."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "cli" in metafunc.fixturenames and metafunc.module.__name__.endswith(BOTH_WAYS):
+        metafunc.parametrize("cli", ["python", "front"], indirect=True)
+
+
 class CommandLine:
     """`argv` is what starts `sandboxd`, `env` lets it find the code and the fake daemon."""
 
-    def __init__(self, fake: FakeDaemon) -> None:
+    def __init__(self, fake: FakeDaemon, way: str = "python") -> None:
         self.argv = [sys.executable, "-P", "-m", "sandboxd"]
+        if way == "front":
+            self.argv = [str(FRONT), sys.executable, str(ROOT / "scripts" / "sandboxd")]
         self.env = {
             **os.environ,
             "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'client'}",
@@ -45,5 +57,5 @@ def fake() -> Iterator[FakeDaemon]:
 
 
 @pytest.fixture
-def cli(fake: FakeDaemon) -> CommandLine:
-    return CommandLine(fake)
+def cli(fake: FakeDaemon, request: pytest.FixtureRequest) -> CommandLine:
+    return CommandLine(fake, getattr(request, "param", "python"))

@@ -13,7 +13,7 @@ import pytest
 from .conftest import CHECKOUT
 
 VENDOR = CHECKOUT / "vendor" / "seccomp"
-LIMITS = {"apply-seccomp": 32_768, "launch": 6_656, "namespaces": 4_608}
+LIMITS = {"apply-seccomp": 32_768, "launch": 6_656, "namespaces": 4_608, "front": 12_288}
 PROGRAMS = [f"{processor}/{name}" for processor in ("x86_64", "aarch64") for name in LIMITS]
 
 

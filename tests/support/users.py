@@ -288,6 +288,12 @@ def installed(venv: Path, python: str, search_path: tuple[str, ...], tree: Path)
             if not os.path.islink(os.path.join(folder, name)):
                 os.chmod(os.path.join(folder, name), 0o644)
     (venv / "bin" / "sandboxd").chmod(0o755)
+    machine = os.uname().machine
+    front = venv / "lib" / "sandboxd" / machine / "sandboxd"
+    front.parent.mkdir(parents=True)
+    shutil.copy(CHECKOUT / "vendor" / "seccomp" / machine / "front", front)
+    for above in (front.parent, front.parent.parent):
+        above.chmod(0o755)
     return Code(str(venv / "bin" / "python"), search_path, tree)
 
 

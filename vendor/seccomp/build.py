@@ -30,6 +30,7 @@ PROGRAMS = {
                       "sockets.c", "unix.c", "search.c", "landlock.c", "guard.c", "modes.c", "say.c", "kernel.c"),
     "launch": ("launch.c", "streams.c", "say.c", "kernel.c"),
     "namespaces": ("namespaces.c", "kernel.c"),
+    "front": ("front.c", "asked.c", "foreground.c", "json.c", "kernel.c"),
 }  # fmt: skip
 
 # Processor, and the name that the kernel gives to the folder of its headers.

@@ -196,6 +196,10 @@ class Connection:
         except ConnectionLost:
             self.raise_refusal()
             raise
+        return self.result(number, method, timeout)
+
+    def result(self, number: int, method: str, timeout: float | None) -> Any:
+        """Return the result of a request that was sent. Raises SandboxdError."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             try:

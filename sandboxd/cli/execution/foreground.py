@@ -58,7 +58,7 @@ def run_in_foreground(
     would end the write."""
     if _signal.getsignal(_SIGCHLD) == _signal.SIG_IGN:  # inherited; children would leave no status
         _signal.signal(_SIGCHLD, _signal.SIG_DFL)
-    forwarded = frozenset(number for number in _FORWARDED if _signal.getsignal(number) != _signal.SIG_IGN)
+    forwarded = _unignored()
     before = _signal.pthread_sigmask(_signal.SIG_BLOCK, forwarded | {_SIGALRM, _SIGCHLD})
     mask = before if mask is None else mask
     streams = [] if relay is None else [(os.POSIX_SPAWN_DUP2, given, n) for n, given in enumerate(relay.passed)]
@@ -72,6 +72,19 @@ def run_in_foreground(
     relay.finish(grace_s if waiting.is_ending else None)
     _signal.pthread_sigmask(_signal.SIG_BLOCK, forwarded)
     return status
+
+
+def wait_on(pid: int, grace_s: float, number: int) -> int:
+    """Pass a signal on to the command `pid`, wait for its end, and return its exit status.
+
+    The signals that `run_in_foreground` blocks are blocked already."""
+    waiting = _Waiting(pid, _unignored(), grace_s)
+    waiting.forward(number)
+    return waiting.status()
+
+
+def _unignored() -> frozenset[int]:
+    return frozenset(number for number in _FORWARDED if _signal.getsignal(number) != _signal.SIG_IGN)
 
 
 class _Waiting:
@@ -93,9 +106,10 @@ class _Waiting:
                 processes.kill_command(self._pid)
                 _signal.setitimer(_signal.ITIMER_REAL, 0.1)  # again, for a sandbox that was still being set up
             elif is_forwarded:
-                self._forward(number)
+                self.forward(number)
 
-    def _forward(self, number: int) -> None:
+    def forward(self, number: int) -> None:
+        """Pass a signal on to the command, which begins the grace period if it is one to end."""
         processes.signal_command(self._pid, number)
         if number in _ENDING and not self.is_ending:
             self.is_ending = True

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from sandboxd.cli.execution.handed_over import HandedOver
     from sandboxd_client.running.relay import Relay
 
 SUMMARY = "Run one command in the sandbox. Streams, terminal and exit status are the command's."
@@ -94,7 +95,7 @@ _WRAPS_TRIED = 3
 """Wraps of one command while settings change before its start."""
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], begun: HandedOver | None = None) -> int:
     parsed = HELP.read(arguments)
     _fill_standard_descriptors()
     try:
@@ -103,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
         params = _wrap_params(parsed, text, argv)
         grace_s = _grace(parsed)
         after = After(parsed)
-        connection = _connect(autostart="no_autostart" not in parsed)
+        connection = begun or _connect(autostart="no_autostart" not in parsed)
         try:
             _join(connection, params)
             if "profile" in parsed:
@@ -122,7 +123,7 @@ def main(arguments: Sequence[str]) -> int:
 
                 after.stop_asking = answer_beside()
             if "learn" not in parsed:
-                return _run(connection, params, grace_s, after, relays=relays)
+                return _run(connection, params, grace_s, after, relays=relays, begun=begun)
             from sandboxd.cli.execution.learn import LearnedFile
 
             with LearnedFile.opened(parsed.get("learn")) as after.learn:
@@ -134,13 +135,26 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(error.message, error.hint) from None
 
 
-def _run(connection: Connection, params: dict[str, Any], grace_s: float, after: After, *, relays: bool) -> int:
+def _run(
+    connection: Connection,
+    params: dict[str, Any],
+    grace_s: float,
+    after: After,
+    *,
+    relays: bool,
+    begun: HandedOver | None = None,
+) -> int:
     mask = signal_mask()
     relay: Relay | None = None
     for left in reversed(range(_WRAPS_TRIED)):
         if relays:
             relay = _relay_after(relay)
-        status = _run_once(connection, params, grace_s, mask, relay, after, again=left > 0)
+        if begun is not None and begun.was_spawned:
+            wrapped = begun.call("wrap", params)
+            status = _told(begun, wrapped, begun.status(), begun.begun, after, again=left > 0)
+            begun = None
+        else:
+            status = _run_once(connection, params, grace_s, mask, relay, after, again=left > 0)
         if status is not None:
             return status
     raise AssertionError("the last try has a status")
@@ -176,6 +190,13 @@ def _run_once(
         status = _spawn_annotated(connection, wrapped, grace_s, mask, relay)
     else:
         status = _spawn(wrapped, grace_s, mask, relay)
+    return _told(connection, wrapped, status, begun, after, again=again)
+
+
+def _told(
+    connection: Connection, wrapped: dict[str, Any], status: int, begun: float, after: After, *, again: bool
+) -> int | None:
+    """Tell what a command left and what was blocked, and return its exit status; None if it may be tried `again`."""
     if after.tell and wrapped.get("tmp"):
         output.note(kept_line(wrapped["tmp"], begun, lasts=bool(after.session)))
     limited = status >= output.NOT_RUN and any(layer in _LIMITS for layer in wrapped["layers"])
