@@ -190,7 +190,7 @@ class LaunchHandle(Protocol):
 class PreparedHandle(LaunchHandle, Protocol):
     """The handle of a sandbox that waits for its command."""
 
-    async def claim(self, arguments: Sequence[str], observer: Observer) -> Awaitable[None]:
+    async def claim(self, arguments: Sequence[str], observer: Observer) -> Awaitable[object]:
         """Give it its command, which starts once the observer of the launch lets it start.
 
         Return what that observer has to await before. Raises DaemonError where it is not the sandbox any more that it

@@ -61,7 +61,7 @@ class PreparedSandbox:
         self._is_complete = False
         self._spec: LaunchSpec | None = None
         self._handle: PreparedHandle | None = None
-        self._rest: Awaitable[None] | None = None
+        self._rest: Awaitable[object] | None = None
         self._command: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._expiry: asyncio.TimerHandle | None = None
 

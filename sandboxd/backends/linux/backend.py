@@ -195,14 +195,12 @@ class LinuxBackend:
         spec, launch = await self._launch(launch_id, plan, observer, waits=True)
         return spec, PreparedLaunch(self, launch)
 
-    async def claim(self, launch: Launching, arguments: Sequence[str], observer: Observer) -> asyncio.Task[None]:
+    async def claim(self, launch: Launching, arguments: Sequence[str], observer: Observer) -> Awaitable[object]:
         """Make a prepared sandbox that of a command, which starts once `observer` lets it. Raises DaemonError.
 
         Return what has to be awaited before that."""
         launch.check_mounts()
-        looking = asyncio.create_task(
-            self._overlays.look_anew(launch.pending_setup.options.overlays), name=f"look-anew-{launch.launch_id}"
-        )
+        looking = asyncio.gather(*self._overlays.look_anew(launch.pending_setup.options.overlays))
         territory = territory_of(launch.view)
         try:
             await self._cleanup.begin(launch.launch_id, territory)
@@ -467,7 +465,7 @@ class PreparedLaunch:
         self._backend, self._launch = backend, launch
         self.cancel, self.terminate, self.kill = launch.cancel, launch.terminate, launch.kill
 
-    async def claim(self, arguments: Sequence[str], observer: Observer) -> asyncio.Task[None]:
+    async def claim(self, arguments: Sequence[str], observer: Observer) -> Awaitable[object]:
         return await self._backend.claim(self._launch, arguments, observer)
 
 

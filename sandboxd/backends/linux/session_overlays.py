@@ -13,6 +13,7 @@ import heapq
 import itertools
 import os
 import shutil
+import socket
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -142,11 +143,13 @@ class SessionOverlays:
             keeper.mount = os.dup(found[0].fileno())
         return found
 
-    async def look_anew(self, overlays: Sequence[Mount]) -> None:
-        """Let the kernel forget names that it has looked up in overlays, whose copies exist. Raises NamespaceError."""
+    def look_anew(self, overlays: Sequence[Mount]) -> Iterator[asyncio.Future[list[socket.socket]]]:
+        """Let the kernel forget names that it has looked up in overlays, whose copies exist.
+
+        Yield what ends with that, or raises NamespaceError."""
         for keeper in filter(None, map(self._kept, overlays)):
             if keeper.namespace >= 0 and keeper.is_own:
-                await self._worker.start(keeper.namespace, NamespaceProgram.of(_forget_names(keeper)))
+                yield self._worker.start(keeper.namespace, NamespaceProgram.of(_forget_names(keeper)))
 
     def is_full(self, overlays: Sequence[Mount]) -> bool:
         """Return whether one in memory has no room left."""
