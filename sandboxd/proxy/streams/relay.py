@@ -416,11 +416,12 @@ class _SocketDirection:
                 self._held = self._held[sent:]
                 if self._meter is not None:
                     self._meter.count(sent)
-            while self._in_pipe and self._pipe is not None:
+            while self._in_pipe and self._pipe is not None and not is_full:
                 if (most := self._within_limits(self._in_pipe)) == 0:
                     return False
                 sent = _splice(self._pipe.reader, self._sink_fd, most)
                 self._in_pipe -= sent
+                is_full = sent < most  # asking again would cost a call and an exception
                 if self._meter is not None:
                     self._meter.count(sent)
         except (BlockingIOError, InterruptedError):
