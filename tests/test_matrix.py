@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from matrix.cases_of import read_cases
-from matrix.checks import CHECKS, Seen, failed_check
+from matrix.checks import CHECKS, UNENDED, Seen, failed_check
 from matrix.report import SETTINGS, Column, dumped, merged, page
 from matrix.runtimes import RUNTIMES
 from matrix.trial import FAIL, PASS, Result
@@ -63,6 +63,7 @@ def test_each_check_holds_and_fails() -> None:
     for name, (argument, good, bad) in rows.items():
         assert failed_check({name: argument}, good) is None, name
         assert failed_check({name: argument}, bad), name
+    assert failed_check({"fails": True}, replace(NOTHING, status=UNENDED)) == "did not end"
 
 
 def test_the_page_names_first_what_another_runtime_passes() -> None:

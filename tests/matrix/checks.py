@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+UNENDED = -1000
+"""The status of a run that had to be ended."""
 Tree = Mapping[str, str]
 """Path below the place, "home/a" → kind, mode and digest of its content."""
 
@@ -52,11 +54,15 @@ def _reached(names: list[str], seen: Seen) -> str | None:
 
 
 def _exit(status: int, seen: Seen) -> str | None:
-    return None if seen.status == status else f"exit status {seen.status}"
+    return None if seen.status == status else _told(seen)
 
 
 def _fails(wanted: bool, seen: Seen) -> str | None:
-    return None if (seen.status != 0) == wanted else f"exit status {seen.status}"
+    return None if (seen.status != 0) == wanted and seen.status != UNENDED else _told(seen)
+
+
+def _told(seen: Seen) -> str:
+    return "did not end" if seen.status == UNENDED else f"exit status {seen.status}"
 
 
 def _output(text: str, seen: Seen) -> str | None:

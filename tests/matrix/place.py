@@ -88,7 +88,7 @@ def listening(base: Path, far: int) -> Iterator[Listeners]:
     of = Listeners(base / "host.sock")
     opened = []
     addresses: list[tuple[str, int, int, Any]] = [
-        ("tcp", socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0)),
+        ("tcp", socket.AF_INET, socket.SOCK_STREAM, ("0.0.0.0", 0)),
         ("tcp6", socket.AF_INET6, socket.SOCK_STREAM, ("::1", 0)),
         ("udp", socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0)),
         ("allowed", socket.AF_INET, socket.SOCK_STREAM, (HOSTS["allowed.test"], 80)),

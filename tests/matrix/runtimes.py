@@ -41,6 +41,8 @@ class Subject:
     place: Place
     peers: Path | None
     hosts: tuple[str, ...] = ALLOWED_HOSTS
+    victim: int = 0
+    """A process of the account outside, with a secret in its environment."""
 
     def paths(self, *names: str) -> list[str]:
         return [str(self.place.path(name)) for name in names]
@@ -59,27 +61,21 @@ def subject_of(kind: str, base: Path, peers: Path | None, hosts: tuple[str, ...]
     (base / kind / "work").rmdir()
     place = Place(base / kind, person.pw_uid, person.pw_gid)
     place.reset()
-    yield Subject(identity, place, peers, hosts)
+    secret = {**identity.environment(), "SANDBOXD_MATRIX_VICTIM": "x"}
+    with identity.popen(["sleep", "infinity"], cwd="/", env=secret) as victim:
+        try:
+            yield Subject(identity, place, peers, hosts, victim.pid)
+        finally:
+            victim.kill()
 
 
 def bare(subject: Subject) -> Runtime:
     """No sandbox, but a frame: only the directories of the case and /tmp can be written."""
     base = str(subject.place.base.parent)  # one mount, so that hard links within it are possible
-    frame = [
-        "bwrap",
-        "--ro-bind",
-        "/",
-        "/",
-        "--dev-bind",
-        "/dev",
-        "/dev",
-        "--bind",
-        "/tmp",
-        "/tmp",
-        "--bind",
-        "/var/tmp",
-        "/var/tmp",
-    ]
+    frame = ["bwrap", "--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev"]
+    frame += [word for path in ("/proc", "/tmp", "/var/tmp") for word in ("--bind", path, path)]
+    if subject.identity.uid == 0:  # what the attacks of root would change
+        frame += [word for path in ("/sys", "/etc/hosts") for word in ("--bind", path, path)]
     return Runtime("bare", "", lambda line: [*frame, "--bind", base, base, "--", "bash", "-c", line])
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from matrix.cases_of import Case
-from matrix.checks import Seen, failed_check
+from matrix.checks import UNENDED, Seen, failed_check
 from matrix.place import SECRETS, Listeners, end_all, living
 from matrix.runtimes import Runtime, Subject, bare
 from support.users import SYSTEM_PATH
@@ -88,7 +88,7 @@ class Trial:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-                status = 124
+                status = UNENDED
             seconds = time.monotonic() - started
             stays = self._stays(mark)
             output.seek(0)
@@ -130,6 +130,7 @@ class Trial:
             "base": str(place.base),
             "unix": str(self.listeners.unix),
             "mark": mark,
+            "victim": str(self.subject.victim),
             **{name: str(port) for name, port in self.listeners.ports.items()},
             "cases": str(Path(__file__).parent),
         }
