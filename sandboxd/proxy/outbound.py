@@ -26,6 +26,7 @@ from sandboxd.proxy.sandbox_servers import SandboxServers
 from sandboxd.proxy.session_bounds import Meter
 from sandboxd.proxy.streams.client_watch import ClientWatch
 from sandboxd.proxy.streams.connection import Closed, Opened, OutboundConnection
+from sandboxd.proxy.streams.idle_connections import IdleConnections
 from sandboxd.proxy.streams.relay import Inspect
 from sandboxd.proxy.streams.stream import Stream
 from sandboxd.proxy.streams.tunnel import TunnelRecord, Tunnels
@@ -87,6 +88,8 @@ class Outbound:
         self.inside: SandboxServers | None = None
         """The servers inside the sandbox, where its network can be reached."""
         self.tunnels = Tunnels(self)
+        self.idle = IdleConnections(self.release)
+        """Connections that further requests may use."""
         self.injector: Injector | None = None
         """Puts credentials into requests."""
         self.request_tunnels: ServeTunnel | None = None
@@ -274,6 +277,14 @@ class Outbound:
             connection.host, connection.port, connection.decision, connection.address
         ).allowed
 
+    def rest(self, connection: OutboundConnection) -> bool:
+        """Keep an idle connection for other requests, unless it was opened for its client alone."""
+        for_one = connection.decision.reason is Reason.GRANTED and connection.decision.rule is None
+        if connection.is_inside or for_one or not self.may_reuse(connection):
+            return False
+        self.idle.put(connection)
+        return True
+
     def forget(self, connection: OutboundConnection) -> None:
         """Drop a connection that another owner continues; it is not closed."""
         self._open.discard(connection)
@@ -298,6 +309,7 @@ class Outbound:
     def recheck(self) -> int:
         """End every connection that the policy denies by now; return their number."""
         cut = 0
+        self.idle.drop_unless(self.may_reuse)
         unseen = self.tunnels.unseen
         for connection in tuple(self._open):
             verdict = self._gate.still_allowed(

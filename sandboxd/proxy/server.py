@@ -241,6 +241,7 @@ class ProxyServer:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        self._outbound.idle.close()
 
     # hand-over (docs/restarts.md)
 
@@ -276,6 +277,7 @@ class ProxyServer:
             task.cancel()
         if ending:
             await asyncio.wait(ending)
+        self._outbound.idle.drop_unless(lambda connection: False)
         return len(ending)
 
     async def hand_over(self) -> tuple[ProxyRecord, int]:
@@ -298,6 +300,7 @@ class ProxyServer:
             task.cancel()
         if connections:
             await asyncio.wait(connections)
+        self._outbound.idle.close()
         requests = []
         cut = 0
         for task, (client, protocol) in connections.items():

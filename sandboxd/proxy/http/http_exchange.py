@@ -21,7 +21,7 @@ from sandboxd.proxy.http.http1 import (
     render_response,
     values,
 )
-from sandboxd.proxy.http.http_heads import origin_stays, to_client, to_origin, upgrade_of, wants_close
+from sandboxd.proxy.http.http_heads import logs_in, origin_stays, to_client, to_origin, upgrade_of, wants_close
 from sandboxd.proxy.http.http_origins import SAFE_TO_REPEAT, Origins, OriginStream, fault_of_tls
 from sandboxd.proxy.http.http_target import Target, host_header
 from sandboxd.proxy.http.message_body import BodyKind, BodyReader, Framing, chunk, last_chunk, response_framing
@@ -80,6 +80,7 @@ class Exchange:
     async def _run(self, origin: OriginStream, head: RequestHead, framing: Framing, target: Target) -> bool:
         if head.method not in SAFE_TO_REPEAT or framing.has_body:
             self._client.commit()
+        origin.is_bound = origin.is_bound or logs_in(head.headers)
         try:
             await origin.send(_render(origin.connection, head, framing, target, self._injection))
         except OSError as error:

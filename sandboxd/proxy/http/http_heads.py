@@ -21,6 +21,11 @@ def wants_close(head: RequestHead) -> bool:
     )
 
 
+def logs_in(headers: Headers) -> bool:
+    """Return whether a request may log in its connection, and not only itself (RFC 4559)."""
+    return any(value.lower().startswith((b"ntlm", b"negotiate")) for value in values(headers, b"authorization"))
+
+
 def origin_stays(answer: ResponseHead) -> bool:
     """Return whether the connection to the origin is reusable after this answer."""
     both = values(answer.headers, b"transfer-encoding") and values(answer.headers, b"content-length")

@@ -22,14 +22,15 @@ SAFE_TO_REPEAT = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class OriginStream(Stream):
-    """A connection to an origin; `fresh` until the first answer."""
+    """A connection to an origin; `fresh` until the first answer, `is_bound` by a login to its client."""
 
-    __slots__ = ("connection", "fresh")
+    __slots__ = ("connection", "fresh", "is_bound")
 
     def __init__(self, connection: OutboundConnection, loop: asyncio.AbstractEventLoop, share: Share) -> None:
         super().__init__(connection.socket, loop, share)
         self.connection = connection
         self.fresh = True
+        self.is_bound = False
 
     async def send(self, data: bytes) -> None:
         """Send all bytes, within the limits for uploads. Raises OSError, Refused."""
@@ -59,7 +60,9 @@ class Tunnel(Protocol):
 
 
 class Origins:
-    """The origin connections of one client, at most one kept between requests."""
+    """The origin connections of one client, at most one kept between requests.
+
+    Those of plain requests go on to other clients of the command."""
 
     def __init__(
         self,
@@ -81,18 +84,28 @@ class Origins:
 
         A kept one serves only requests that can be repeated should it be closed (RFC 9110, section 9.2.2), and only
         while policy still allows it."""
+        repeats = head.method in SAFE_TO_REPEAT and not framing.has_body
         kept, self._kept = self._kept, None
-        if kept is not None:
+        while kept is not None or (repeats and (kept := self._take_idle(target)) is not None):
             if (
                 kept.connection.is_to(target.host, target.port)
-                and (kept.fresh or (head.method in SAFE_TO_REPEAT and not framing.has_body))
+                and (kept.fresh or repeats)
                 and not (kept.connection.forward and upgrade_of(head.headers))
                 and not kept.is_stale()
                 and self._outbound.may_reuse(kept.connection)
             ):
                 return kept
             self.drop(kept)
+            kept = None
         return await self.open(head, target)
+
+    def _take_idle(self, target: Target) -> OriginStream | None:
+        connection = self._outbound.idle.take(target.host, target.port) if self._tunnel is None else None
+        if connection is None:
+            return None
+        origin = OriginStream(connection, asyncio.get_running_loop(), self._client.share)
+        origin.fresh = False
+        return origin
 
     async def open(self, head: RequestHead, target: Target) -> OriginStream:
         """Open a new connection. Raises Refused, DialError."""
@@ -125,9 +138,12 @@ class Origins:
         origin.close()
 
     def close(self) -> None:
-        if self._kept is not None:
-            self.drop(self._kept)
-            self._kept = None
+        kept, self._kept = self._kept, None
+        if kept is None:
+            return
+        is_shared = self._tunnel is None and not (kept.is_bound or kept.is_kept or kept.is_stale())
+        if not (is_shared and self._outbound.rest(kept.connection)):
+            self.drop(kept)
 
 
 def fault_of_tls(origin: OriginStream, error: BaseException | None) -> DialError | None:
