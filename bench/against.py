@@ -41,7 +41,7 @@ def lines(old: Figures, new: Figures, revision: str) -> Iterator[str]:
     others: list[str] = []
     for name, (value, budget) in new.items():
         if name not in old:
-            others.append(f"{name}: {value:.3g}, not in {revision}")
+            others.append(f"{name}: {value:.3g}, not measured in {revision}")
             continue
         before = old[name][0]
         worse, better = (before, value) if budget.startswith("≥") else (value, before)
@@ -54,8 +54,9 @@ def lines(old: Figures, new: Figures, revision: str) -> Iterator[str]:
 
 
 def _medians(rounds: Sequence[Figures]) -> Figures:
-    names = [name for name in rounds[0] if all(name in one for one in rounds)]
-    return {name: (statistics.median(one[name][0] for one in rounds), rounds[0][name][1]) for name in names}
+    names = dict.fromkeys(name for one in rounds for name in one)
+    measured = {name: [one[name] for one in rounds if name in one] for name in names}
+    return {name: (statistics.median(value for value, _ in rows), rows[0][1]) for name, rows in measured.items()}
 
 
 @contextmanager
@@ -102,6 +103,9 @@ def _figures(base: Path, only: Sequence[str]) -> Figures:
         if not result.exists():
             raise RuntimeError(f"{word}: {done.stderr.strip()[-400:]}")
         rows = json.loads(result.read_text())["rows"]
-        found |= {row["name"]: (row["value"], row["budget"]) for row in rows if row["value"] is not None}
+        found |= {row["name"]: (row["value"], row["budget"]) for row in rows if not row["error"]}
+        for row in rows:
+            if row["error"]:
+                print(f"{row['name']}: {row['error']}", file=sys.stderr)
         result.unlink()
     return found

@@ -65,7 +65,7 @@ def test_what_grew_by_more_than_a_tenth_is_said_first() -> None:
     said = "\n".join(lines(old, new, "v1"))
     grown, others = said.split("The others:")
     assert "time: 1 → 1.11 (+11%)" in grown and "speed: 1 → 0.9 (-10%)" in grown
-    assert all(name in others for name in ("same", "faster", "new: 1, not in v1"))
+    assert all(name in others for name in ("same", "faster", "new: 1, not measured in v1"))
 
 
 def samples(*changes: dict[str, Any]) -> list[Sample]:
