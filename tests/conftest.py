@@ -26,6 +26,7 @@ from support import processes
 from support.bubblewrap import install_newest
 from support.daemons import DaemonProcess, StartDaemon, start_daemon_process
 from support.forks import close_forkers
+from support.fuzzing import FACTOR, examples
 from support.hands import Hands
 from support.origin import Origin, serve_origin
 from support.processes import Births, there_now
@@ -43,9 +44,9 @@ from support.users import (
 from support.waiting import wait_until
 
 # Slow machines are no bugs: no deadline. CI tries the same examples every time, people get new ones.
-hypothesis_settings.register_profile("people", deadline=None)
+hypothesis_settings.register_profile("people", deadline=None, max_examples=examples(100))
 hypothesis_settings.register_profile("ci", deadline=None, derandomize=True, database=None)
-hypothesis_settings.load_profile("ci" if os.environ.get("CI") else "people")
+hypothesis_settings.load_profile("ci" if os.environ.get("CI") and FACTOR == 1 else "people")
 
 # Programs of others that `./dev integrations` and `./dev programs` install.
 collect_ignore = [one for one in ("integrations", "programs") if f"SANDBOXD_{one.upper()}" not in os.environ]

@@ -192,6 +192,8 @@ class _ShellReader:
             if kind in ("heredoc_body", "herestring_redirect"):
                 text = _text(node) if kind == "heredoc_body" else _resolve(node.children[-1]).text
                 self._texts.append((node.start_byte, text))
+            if kind == "redirected_statement" and _redirects_no_command(node):
+                self.broken = True
             if kind == "command":
                 self.command(node)
                 # Assignments before the program are recorded with it; only their values are walked.
@@ -249,9 +251,23 @@ def _words_behind_redirections(command: Node) -> Iterator[Node]:
     while statement is not None and statement.type in _LAST_REDIRECTED and statement.end_byte == end:
         statement = statement.parent
     for redirection in command.children + (statement.children if statement is not None else []):
-        if redirection.type in _REDIRECTIONS:
-            named = [child for child in redirection.children if child.is_named and child.type in _ARGUMENTS]
-            yield from named[0 if redirection.type == "heredoc_redirect" else 1 :]
+        yield from _words_behind(redirection)
+
+
+def _words_behind(redirection: Node) -> list[Node]:
+    if redirection.type not in _REDIRECTIONS:
+        return []
+    named = [child for child in redirection.children if child.is_named and child.type in _ARGUMENTS]
+    return named[0 if redirection.type == "heredoc_redirect" else 1 :]
+
+
+def _redirects_no_command(statement: Node) -> bool:
+    """Return whether words behind a redirection belong to no command of the tree: `a | X=1 >f b` runs b."""
+    last: Node | None = statement.children[0]
+    while last is not None and last.type in _LAST_REDIRECTED:
+        last = last.children[-1] if last.children else None
+    is_command = last is not None and last.type == "command"
+    return not is_command and any(_words_behind(child) for child in statement.children)
 
 
 _PLAIN = frozenset(

@@ -9,6 +9,7 @@ node in the grammar makes the line unreadable, which is the safe answer for ever
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,8 +19,12 @@ _BEGINNING = re.compile(rb"\\.|`|\$\(", re.DOTALL)
 _LITERAL = frozenset({"raw_string", "ansi_c_string", "comment", "heredoc_start"})
 _SUBSTITUTIONS = frozenset({"command_substitution", "arithmetic_expansion", "process_substitution"})
 _BEFORE = (b" ", b"\t", b"\n", b";", b"|", b"&", b"(", b"<", b">", b"=")
+_BEFORE_COMMENT = (b"", b" ", b"\t", b"\n", b";", b"|", b"&", b"(", b")")
+_ENDS_A_PROGRAM = re.compile(rb"[;&|<>\n]")
+_WHOLE = _LITERAL | _SUBSTITUTIONS | {"string", "expansion"}
 _PROMPT = re.compile(rb"@P\}\Z")
 _CONTINUATION = re.compile(rb"\\\n")
+_TEST = re.compile(rb"\[\[?[ \t]|\[\[\n|\(\(")
 _BLANKS = b" \t\n-"
 """The hyphen is here because the grammar drops it as an argument before a here-document."""
 _OPEN = frozenset(
@@ -41,11 +46,15 @@ def overlooks_something(text: bytes, root: Node) -> bool:
             if text[node.start_byte : node.start_byte + 1] == b"`":
                 known.add(node.end_byte - 1)
                 ticks.append((node.start_byte, node.end_byte))
+        elif node.type == "comment" and text[: node.start_byte][-1:] not in _BEFORE_COMMENT:
+            return True  # part of a word
         elif node.type in _LITERAL or (node.type == "heredoc_body" and _is_quoted(node)):
             literal.append((node.start_byte, node.end_byte))
             continue
         elif node.type == "expansion" and _PROMPT.search(node.text or b""):
             return True  # its value is expanded once more, as a prompt is
+        elif (node.type == "command" and _parts_a_word(node)) or (node.type == "test_command" and _is_no_test(node)):
+            return True
         elif node.type == "word" and (node.text or b"").startswith(b"\n"):
             return True  # a line that begins with a backslash, taken for an argument of the line before
         if node.type == "process_substitution" and text[: node.start_byte][-1:] not in _BEFORE:
@@ -79,6 +88,29 @@ def _parts_oddly(text: bytes, place: int) -> bool:
     before, after = text[max(0, place - 64) : place], text[place + 2 : place + 3]
     within = before[-1:] not in (b" ", b"\t") and after not in (b" ", b"\t")
     return within or before.rstrip(b" \t")[-1:] in (b"", b"\n")
+
+
+def _parts_a_word(command: Node) -> bool:
+    """Return whether one word stands as two in the grammar, as in cu`true`rl."""
+    parts = [child for child in command.children if not child.type.endswith("_redirect")]
+    return any(one.end_byte == other.start_byte for one, other in pairwise(parts))
+
+
+def _is_no_test(node: Node) -> bool:
+    """Return whether what the grammar takes for a test begins with a pattern (`[a]`), or is several programs.
+
+    For the shell `[` is a program: in `[ a || b ]` it ends before the operator."""
+    text = node.text or b""
+    if not _TEST.match(text) or text.startswith((b"[[", b"((")):
+        return not _TEST.match(text)
+    plain, stack = bytearray(text), list(node.children)
+    while stack:
+        child = stack.pop()
+        if child.type in _WHOLE:
+            plain[child.start_byte - node.start_byte : child.end_byte - node.start_byte] = b" " * len(child.text or b"")
+        else:
+            stack.extend(child.children)
+    return _ENDS_A_PROGRAM.search(_CONTINUATION.sub(b"", plain)) is not None
 
 
 def _is_quoted(body: Node) -> bool:

@@ -107,6 +107,9 @@ def test_continued_lines() -> None:
     [
         "a <<E\n`b`\nE", "a <<-E\n\t$(b)\n\tE", 'a "${x:=`b`}"', "a `a \\`b\\``", "a <<E\n${x:-`b`}\nE",
         "a ${x@P}",
+        "x# ; b\n=", "a | X=1 >f b c", "cu`a`rl", "c a`b`d", "a; cu`b`rl x", "x=1`a`b c",
+        "[ a || b ]", "[ a && b ]", "[ a | b ]", "[ a |& b >c ]",
+        "[b]", "a; [b]", "[\nb ]", "[ -f a\nb ]", "[ a ] && [\nb ]",
         "a\x0bb", "a\rb", "a;\\ # b", "a\n\\\n 'b' c", "a\\\n'b'", "a>(b) c",
     ],
 )  # fmt: skip
@@ -121,7 +124,8 @@ def test_what_the_grammar_overlooks_makes_a_line_unreadable(text: str) -> None:
         "a <<'E'\n`b` $(b)\nE", "a - <<\"E\"\n`b`\nE", "a '`' \\` \"\\`\" $'`'", "a # `b`",
         "a \\\n  'b' \\\n  c", "a 'b\u00a0c'",
         "a <(b) > >(c)", "a $((1+2))", "a `b` \"$(c)\"", "case $x in a) b;; esac", "[ -f a ] && b",
-        "[[ a == b* ]] && b",
+        "[[ a == b* ]] && b", "[ -f a -o \"$(c | d)\" ]", "[ a = 'b||c' ]", "[[ a &&\n b ]]", "[[\na ]]", "((x))",
+        "[ a \\\n]",
     ],
 )  # fmt: skip
 def test_what_only_looks_like_it_does_not(text: str) -> None:
