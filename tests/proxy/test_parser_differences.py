@@ -17,8 +17,8 @@ import dns.message
 import h11
 import pytest
 from aiohttp.base_protocol import BaseProtocol
-from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.http_parser import HttpRequestParser
+from aiohttp.http_exceptions import HttpProcessingError, PayloadEncodingError
+from aiohttp.http_parser import HttpRequestParser, HttpResponseParser
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -192,8 +192,48 @@ def test_what_a_library_repairs_is_refused_here(data: bytes) -> None:
     assert read_by_h11(data) is not None
 
 
-@given(messages(STATUS_LINES))
-def test_an_answer_that_is_passed_on_has_one_reading(data: bytes) -> None:
+def answer_of_h11(data: bytes) -> tuple[int, bytes]:
+    """Raises h11.RemoteProtocolError."""
+    connection = h11.Connection(h11.CLIENT)
+    connection.send(h11.Request(method="GET", target="/", headers=[("Host", "ok.test")]))
+    connection.send(h11.EndOfMessage())
+    connection.receive_data(data)
+    answer = connection.next_event()
+    assert isinstance(answer, h11.Response)
+    found = b""
+    connection.receive_data(b"")
+    while isinstance(event := connection.next_event(), h11.Data):
+        found += bytes(event.data)
+    return answer.status_code, found
+
+
+def answer_of_aiohttp(data: bytes) -> tuple[int, bytes]:
+    """Raises HttpProcessingError."""
+
+    async def read() -> tuple[int, bytes]:
+        loop = asyncio.get_running_loop()
+        parser = HttpResponseParser(
+            BaseProtocol(loop), loop, 2**16, read_until_eof=True, max_line_size=65536, max_field_size=65536
+        )
+        ((head, payload),), _, _ = parser.feed_data(data)
+        parser.feed_eof()
+        body = b"" if not hasattr(payload, "read") else await asyncio.wait_for(payload.read(), 5)
+        return head.code, body
+
+    return asyncio.run(read())
+
+
+ANSWERS: list[tuple[Callable[[bytes], tuple[int, bytes]], tuple[type[Exception], ...]]] = [
+    (answer_of_h11, (h11.RemoteProtocolError,)),
+    (answer_of_aiohttp, (HttpProcessingError, PayloadEncodingError)),
+]
+
+
+@pytest.mark.parametrize(("read", "refusals"), ANSWERS)
+@given(data=messages(STATUS_LINES))
+def test_an_answer_that_is_passed_on_has_one_reading(
+    read: Callable[[bytes], tuple[int, bytes]], refusals: tuple[type[Exception], ...], data: bytes
+) -> None:
     reader = ResponseReader()
     try:
         head = reader.receive_response(data)
@@ -211,20 +251,20 @@ def test_an_answer_that_is_passed_on_has_one_reading(data: bytes) -> None:
         sent += (chunk(content) if content else b"") + last_chunk(body.trailers)
     else:
         sent += content
-    connection = h11.Connection(h11.CLIENT)
-    connection.send(h11.Request(method="GET", target="/", headers=[("Host", "ok.test")]))
-    connection.send(h11.EndOfMessage())
-    connection.receive_data(sent)
     try:
-        answer = connection.next_event()
-        assert isinstance(answer, h11.Response)
-        found = b""
-        connection.receive_data(b"")
-        while isinstance(event := connection.next_event(), h11.Data):
-            found += bytes(event.data)
-    except h11.RemoteProtocolError:
+        answer = read(sent)
+    except refusals:
         return
-    assert (answer.status_code, found) == (head.status, content)
+    assert answer == (head.status, content)
+
+
+@pytest.mark.parametrize(("read", "refusals"), ANSWERS)
+@pytest.mark.parametrize("framing", [b"", b"Content-Length: 3\r\n", b"Transfer-Encoding: chunked\r\n"])
+def test_ordinary_answers_are_read_by_all(
+    read: Callable[[bytes], tuple[int, bytes]], refusals: tuple[type[Exception], ...], framing: bytes
+) -> None:
+    body = b"3\r\nabc\r\n0\r\n\r\n" if framing.startswith(b"T") else b"abc"
+    assert read(b"HTTP/1.1 200 OK\r\nX-A: 1\r\n" + framing + b"\r\n" + body) == (200, b"abc")
 
 
 @given(
