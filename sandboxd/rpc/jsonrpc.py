@@ -2,6 +2,7 @@
 
 The library does the dispatching: its shape of requests and results, its codes, what a notification is. Around it:
 - its check of a message's shape is replaced: it would compile a JSON Schema, and takes three times as long as the rest;
+  so the library for those, 7 % of the daemon's start, is not imported;
 - each call of a batch is checked by itself, as the specification's examples want, where the library refuses them all;
 - it would make a task for each request, which has one already;
 - every error it makes of its own gets `data: {slug, hint}` like those of the methods."""
@@ -9,19 +10,53 @@ The library does the dispatching: its shape of requests and results, its codes, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 import inspect
 import math
 import re
+import sys
 import warnings
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from types import ModuleType
 from typing import Any, cast
 
 from sandboxd.proxy.fair_share import Share
 from sandboxd_client.wire import codes
 
-with warnings.catch_warnings():
+
+class _UncheckedSchema:
+    """Placeholder of a validator class of jsonschema."""
+
+    def __init__(self, schema: object) -> None:
+        self.schema = schema
+
+    @staticmethod
+    def check_schema(schema: object) -> None:
+        """Accept the schema."""
+
+    def validate(self, message: object) -> None:
+        raise NotImplementedError("messages are checked in sandboxd.rpc.jsonrpc")
+
+
+@contextlib.contextmanager
+def _without_schemas() -> Iterator[None]:
+    """Have a placeholder in the place of jsonschema, unless that is loaded."""
+    names = ("jsonschema", "jsonschema.validators")
+    if any(name in sys.modules for name in names):
+        yield
+        return
+    sys.modules.update((name, ModuleType(name)) for name in names)
+    sys.modules[names[1]].validator_for = lambda schema: _UncheckedSchema  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]
+
+
+with warnings.catch_warnings(), _without_schemas():
     # It reads its schema file with importlib.resources.read_text, deprecated in Python 3.11 and back for good in 3.13.
     warnings.simplefilter("ignore", DeprecationWarning)
     from jsonrpcserver import Error, Success

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -169,3 +172,14 @@ def test_a_number_that_no_answer_can_have_is_no_id(number: str) -> None:
 def test_other_numbers_are(number: str) -> None:
     answer = ask(f'{{"jsonrpc": "2.0", "method": "get_data", "id": {number}}}')
     assert answer == {"jsonrpc": "2.0", "result": ["hello", 5], "id": json.loads(number)}
+
+
+def test_the_library_for_schemas_is_not_loaded_and_can_be() -> None:
+    """It takes a part of each start, and no message is checked by it."""
+    code = (
+        "import sys, sandboxd.rpc.jsonrpc; before = 'jsonschema' in sys.modules; import jsonschema.validators;"
+        "print(before, jsonschema.validators.validator_for({}).check_schema({'type': 'object'}))"
+    )
+    env = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "None"]
