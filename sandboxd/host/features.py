@@ -24,6 +24,8 @@ from sandboxd.host.resolve import NullNameRecorder
 from sandboxd.host.tools import Bwrap, find_bwrap
 
 _TIMEOUT_S = 20.0
+OLDEST_LINUX = (5, 12)
+_OLDEST = ".".join(map(str, OLDEST_LINUX))
 _LIMIT = "user.max_user_namespaces"
 _APPARMOR = (
     "allow it for bubblewrap in an AppArmor profile (userns, in /etc/apparmor.d/bwrap), or run: "
@@ -163,6 +165,13 @@ def check_platform(system: str = sys.platform, kernel: str | None = None) -> Non
             "wsl1",
             "WSL 1 has no Linux kernel, so no sandbox can be started",
             hint="convert the distribution: wsl --set-version NAME 2",
+        )
+    numbers = re.match(r"Linux version (\d+)\.(\d+)", kernel)
+    if numbers is not None and (int(numbers[1]), int(numbers[2])) < OLDEST_LINUX:
+        raise HostError(
+            "kernel_too_old",
+            f"Linux {numbers[1]}.{numbers[2]} cannot make whole trees of mounts read-only (mount_setattr)",
+            hint=f"boot Linux {_OLDEST} or newer",
         )
 
 

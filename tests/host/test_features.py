@@ -144,6 +144,10 @@ def test_a_setuid_build_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("linux", "Linux version 6.1.0", None),
         ("linux", "Linux version 5.15.90.1-microsoft-standard-WSL2 (oe-user@oe-host)", None),
         ("linux", "Linux version 4.4.0-19041-Microsoft (Microsoft@Microsoft.com)", "wsl1"),
+        ("linux", "Linux version 5.10.0-32-amd64 (debian-kernel@lists.debian.org)", "kernel_too_old"),
+        ("linux", "Linux version 4.18.0-553.el8.x86_64 (mockbuild@x86-64-01)", "kernel_too_old"),
+        ("linux", "Linux version 5.12.0", None),
+        ("linux", "", None),
         ("freebsd14", "", "platform_unsupported"),
     ],
 )
