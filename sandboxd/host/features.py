@@ -25,6 +25,7 @@ from sandboxd.host.tools import Bwrap, find_bwrap
 
 _TIMEOUT_S = 20.0
 OLDEST_LINUX = (5, 12)
+"""The version that can make a tree of mounts read-only in one step."""
 _OLDEST = ".".join(map(str, OLDEST_LINUX))
 _LIMIT = "user.max_user_namespaces"
 _APPARMOR = (
@@ -150,8 +151,10 @@ def explain_failure(stderr: str, status: int, *, is_root: bool, namespaces: int 
     )
 
 
-def check_platform(system: str = sys.platform, kernel: str | None = None) -> None:
-    """Raise `HostError` for an unusable platform; `kernel` is /proc/version's text."""
+def check_platform(system: str = sys.platform, kernel: str | None = None, uid: int | None = None) -> None:
+    """Raise `HostError` for an unusable platform; `kernel` is /proc/version's text.
+
+    Root needs Linux 5.12, since the kernel's own settings in /proc are made read-only in each of its sandboxes."""
     if system != "linux":
         raise HostError("platform_unsupported", f"there is no Linux sandbox on {system}", hint="")
     if kernel is None:
@@ -166,13 +169,17 @@ def check_platform(system: str = sys.platform, kernel: str | None = None) -> Non
             "WSL 1 has no Linux kernel, so no sandbox can be started",
             hint="convert the distribution: wsl --set-version NAME 2",
         )
+    if (os.geteuid() if uid is None else uid) == 0 and (why := why_not_sealed(kernel)):
+        hint = f"boot Linux {_OLDEST} or newer, or run sandboxd as an ordinary user"
+        raise HostError("kernel_too_old", why, hint=hint)
+
+
+def why_not_sealed(kernel: str) -> str:
+    """Return why trees of mounts cannot be made read-only, by the text of /proc/version, else empty."""
     numbers = re.match(r"Linux version (\d+)\.(\d+)", kernel)
-    if numbers is not None and (int(numbers[1]), int(numbers[2])) < OLDEST_LINUX:
-        raise HostError(
-            "kernel_too_old",
-            f"Linux {numbers[1]}.{numbers[2]} cannot make whole trees of mounts read-only (mount_setattr)",
-            hint=f"boot Linux {_OLDEST} or newer",
-        )
+    if numbers is None or (int(numbers[1]), int(numbers[2])) >= OLDEST_LINUX:
+        return ""
+    return f"Linux {numbers[1]}.{numbers[2]} cannot make whole trees of mounts read-only (mount_setattr)"
 
 
 class SandboxProbe:
@@ -420,6 +427,10 @@ def _kernel_steps() -> list[CheckStep]:
         ok = value != bad
         remedy = "" if ok else f"run: sysctl {switch}={'15000' if switch.startswith('user.') else 1 - int(bad)}"
         steps.append(CheckStep(name, ok, f"{switch} = {value}", remedy, required=False))
+    if why := why_not_sealed(f"Linux version {os.uname().release}"):
+        detail = f"{why}: a sandbox does not start where a protected name is a symbolic link"
+        remedy = f"boot Linux {_OLDEST} or newer"
+        steps.append(CheckStep("read-only trees", False, detail, remedy, required=False, slug="kernel_too_old"))
     return steps
 
 

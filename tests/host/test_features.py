@@ -17,6 +17,7 @@ from sandboxd.host.features import (
     check_platform,
     explain_failure,
     try_sandbox,
+    why_not_sealed,
     why_unbounded,
 )
 from sandboxd.host.tools import find_bwrap
@@ -144,10 +145,6 @@ def test_a_setuid_build_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("linux", "Linux version 6.1.0", None),
         ("linux", "Linux version 5.15.90.1-microsoft-standard-WSL2 (oe-user@oe-host)", None),
         ("linux", "Linux version 4.4.0-19041-Microsoft (Microsoft@Microsoft.com)", "wsl1"),
-        ("linux", "Linux version 5.10.0-32-amd64 (debian-kernel@lists.debian.org)", "kernel_too_old"),
-        ("linux", "Linux version 4.18.0-553.el8.x86_64 (mockbuild@x86-64-01)", "kernel_too_old"),
-        ("linux", "Linux version 5.12.0", None),
-        ("linux", "", None),
         ("freebsd14", "", "platform_unsupported"),
     ],
 )
@@ -158,6 +155,21 @@ def test_platforms(system: str, kernel: str, slug: str | None) -> None:
     with pytest.raises(HostError) as caught:
         check_platform(system, kernel)
     assert caught.value.slug == slug
+
+
+@pytest.mark.parametrize("version", ["5.10.0-32-amd64 (debian-kernel)", "4.18.0-553.el8", "5.11.22", "2.6.32"])
+def test_a_kernel_that_seals_no_mounts(version: str) -> None:
+    with pytest.raises(HostError) as caught:
+        check_platform("linux", f"Linux version {version}", 0)
+    assert caught.value.slug == "kernel_too_old" and "5.12" in caught.value.hint
+    check_platform("linux", f"Linux version {version}", 1000)
+    assert why_not_sealed(f"Linux version {version}")
+
+
+@pytest.mark.parametrize("version", ["5.12.0", "5.15.90.1-microsoft-standard-WSL2", "6.1.0-50-amd64", "10.0"])
+def test_a_kernel_that_seals_mounts(version: str) -> None:
+    check_platform("linux", f"Linux version {version}", 0)
+    assert not why_not_sealed(f"Linux version {version}")
 
 
 async def test_a_version_is_no_proof(tmp_path: Path) -> None:

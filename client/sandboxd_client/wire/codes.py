@@ -156,7 +156,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("platform_unsupported", HOST, "there is no sandbox for this operating system"),
     ("machine_unsupported", HOST, "there is no filter or helper for this processor"),
     ("wsl1", HOST, "WSL 1 has no Linux kernel"),
-    ("kernel_too_old", HOST, "the kernel is older than Linux 5.12"),
+    ("kernel_too_old", HOST, "the kernel is older than Linux 5.12, and the daemon is root's"),
     ("bwrap_missing", HOST, "bubblewrap is not installed"),
     ("bwrap_writable", HOST, "bubblewrap is in a place that commands could write"),
     ("bwrap_not_executable", HOST, "bubblewrap is not executable"),
