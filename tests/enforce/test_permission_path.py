@@ -275,13 +275,15 @@ def test_rules_of_a_session_and_presets_on_the_command_line(daemon: DaemonProces
     other = daemon.run("session", "start", "--settings", whole).stdout.strip()
     assert daemon.run("run", "--session", other, *write).returncode == 0
     assert local(daemon) == {}
-    for words in (("allow", "preset", "caches"), ("deny", "preset", "credentials"), ("allow", "socket", "/run/x.sock")):
-        assert daemon.run(*words).returncode == 0
+    for line in (
+        "allow preset caches", "allow preset private-networks", "deny preset credentials", "allow socket /run/x.sock",
+    ):  # fmt: skip
+        assert daemon.run(*line.split()).returncode == 0
     assert daemon.run("settings", "show", "--changed").stdout.count(" = ") == 2
-    assert local(daemon) == {
-        "sandbox": {"presets": ["caches", "credentials"], "network": {"allowUnixSockets": ["/run/x.sock"]}}
-    }
-    assert daemon.run("allow", "preset", "caches", "--remove").returncode == 0
+    presets = ["caches", "private-networks", "credentials"]
+    assert local(daemon) == {"sandbox": {"presets": presets, "network": {"allowUnixSockets": ["/run/x.sock"]}}}
+    for preset in ("caches", "private-networks"):
+        assert daemon.run("allow", "preset", preset, "--remove").returncode == 0
     assert daemon.run("settings", "show", "presets").stdout.startswith('sandbox.presets = ["credentials"]')
 
 

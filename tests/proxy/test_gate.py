@@ -138,6 +138,21 @@ async def test_all_answers_are_checked(answers: list[str], dialled: list[str], r
     assert (None if admission.decision.allowed else admission.decision.reason) == reason
 
 
+async def test_a_rule_for_every_host_reaches_no_private_network() -> None:
+    everything = replace(POLICY, allowed=rules("*"))
+    names = Names(ok_test=["10.0.0.5", "8.8.8.8"], ask_test=["192.168.1.1"])
+    for policy, name, dialled in (
+        (everything, OK, ["8.8.8.8"]),
+        (everything, ASKED, []),
+        (replace(everything, allowed=rules("*", "ask.test")), ASKED, ["192.168.1.1"]),
+        (replace(everything, private_networks=True), ASKED, ["192.168.1.1"]),
+    ):
+        gate = Gate(lambda policy=policy: policy, None, names)  # type: ignore[misc]
+        admission = await gate.admit(name, 443)
+        assert [str(address) for address in admission.addresses] == dialled
+        assert admission.decision.allowed is bool(dialled)
+
+
 async def test_a_listed_address_opens_the_name_on_that_port_only() -> None:
     gate = Gate(lambda: POLICY, None, Names(ok_test=["127.0.0.1"]))
     assert (await gate.admit(OK, 80)).decision.allowed
