@@ -5,6 +5,8 @@ No socket here: `Dispatcher.respond` takes a decoded message and returns the ans
 
 from __future__ import annotations
 
+import errno
+import os
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -117,6 +119,17 @@ _NUMBERS: dict[type[DaemonError], int] = {
     InternalError: codes.INTERNAL_ERROR,
 }
 
+_REMEDIES = {
+    errno.EMFILE: "end sandboxes that are not needed, or raise the limit on open files of the daemon (ulimit -n)",
+    errno.ENFILE: "end programs that are not needed, or raise fs.file-max",
+    errno.ENOMEM: "free some memory",
+    errno.ENOSPC: "free some disk space, where /tmp, the home or the runtime directory is full",
+    errno.EDQUOT: "free some of the disk quota",
+    errno.EIO: "see the log of the kernel: dmesg",
+    errno.EROFS: "mount the file system writable; the log of the daemon names the path",
+}
+"""Ways out where the machine refuses what any call needs."""
+
 _LIGHT = {
     "status",
     "restart",
@@ -197,6 +210,8 @@ class Dispatcher:
             except DaemonError as error:
                 return failure(number_of(error), neutralise(error.message), data_of(error))
             except Exception as error:
+                if isinstance(error, OSError) and error.errno in _REMEDIES:
+                    return self._exhausted(name, error.errno, error)
                 return self._internal(name, error, "the daemon failed at this call")
 
         return call
@@ -206,6 +221,12 @@ class Dispatcher:
             session_id, cwd = getattr(record, "session_id", None), getattr(record, "cwd", None)
             await self._around.bring_settings_up_to_date(session_id, cwd)
         return await route.handler(context, record)
+
+    def _exhausted(self, name: str, number: int, error: OSError) -> Result:
+        """Answer what the machine refused: the path, if any, goes to the log only."""
+        self._log.error("call failed", method=name, exc_info=error)
+        message = f"the machine refuses what the daemon needs for this call: {os.strerror(number)}"
+        return failure(codes.HOST, message, {"slug": "host_exhausted", "hint": _REMEDIES[number]})
 
     def _internal(self, name: str, error: Exception, message: str) -> Result:
         """Answer a fault of the daemon: details go to the log, only an id to the caller."""

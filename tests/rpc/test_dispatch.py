@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,6 +141,17 @@ async def test_our_own_bugs_are_told_by_number_only(error: Exception) -> None:
     assert record["method"] == "m"
     assert "Traceback" in record["exception"]
     assert "private" not in log.text
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM, errno.ENOSPC, errno.EIO, errno.EROFS])
+async def test_what_the_machine_refuses_is_no_bug(number: int) -> None:
+    answer, log = await ask(raising(OSError(number, "", "/secret/path")), {"name": ""})
+    told = answer["error"]
+    assert (told["code"], told["data"]["slug"]) == (codes.HOST, "host_exhausted")
+    assert os.strerror(number) in told["message"] and told["data"]["hint"] and "secret" not in str(told)
+    assert "/secret/path" in log.records[0]["exception"]
+    other, _ = await ask(raising(OSError(errno.EBADF, "")), {"name": ""})
+    assert other["error"]["data"]["slug"] == "internal_error"
 
 
 async def test_an_answer_that_is_no_record_is_our_bug() -> None:

@@ -78,6 +78,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
     ("trust_nothing", CALLER, "the directory has no file that could be trusted"),
     ("path_relative", CALLER, "the path of a file is not absolute"),
     ("prepare_unavailable", HOST, "no sandbox can be prepared before its command is known"),
+    ("host_exhausted", HOST, "the machine has no memory, descriptors or disk space for a call"),
     ("audit_unavailable", HOST, "the audit log cannot be written, and the settings refuse commands without it"),
     ("home_opened", HOST, "HOME is below a directory that commands could write"),
     ("audit_directory", HOST, "the directory of the audit log is not its own and private"),
