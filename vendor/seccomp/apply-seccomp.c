@@ -436,7 +436,9 @@ static _Noreturn void init(char **environment) {
     }
     command = (int)error;
     find_zones();
-    call(sendto, report[0], &byte, 1, MSG_NOSIGNAL);
+    if ((error = call(sendto, report[0], &byte, 1, MSG_NOSIGNAL)) < 0) {
+        refuse("cannot start the command", error, see_check);
+    }
     call(signalfd4, signals, &(uint64_t){~ignored},
          8); /* whatever came early and was not a request to end has been waiting */
     supervise(given, report[0]);

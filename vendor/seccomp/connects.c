@@ -79,10 +79,8 @@ long hand_over(int report, int notifier, uint32_t flags) {
 long take_over(int report, int child, uint32_t notifier) {
     long process = call(pidfd_open, child, 0), taken = process < 0 ? process : call(pidfd_getfd, process, notifier, 0);
     drop(process);
-    if (taken >= 0) {
-        call(sendto, report, "", 1, MSG_NOSIGNAL); /* the child goes on */
-    }
-    return taken;
+    long sent = taken < 0 ? taken : call(sendto, report, "", 1, MSG_NOSIGNAL); /* the child goes on */
+    return sent < 0 ? sent : taken;
 }
 
 void ask_about_ports(const struct ports *first, unsigned count) {

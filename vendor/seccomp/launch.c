@@ -93,7 +93,9 @@ static _Noreturn void launch(int with_options, char *path, char *ticket, char **
     drop(ends[0]);
     drop(ends[1]);
     listens = THE_DAEMON;
-    send_with(BRIDGE, &hello, sizeof hello, (int[]){INFO + 1}, 1);
+    if ((error = send_with(BRIDGE, &hello, sizeof hello, (int[]){INFO + 1}, 1)) < 0) {
+        refuse("cannot reach the daemon", error, try_again);
+    }
     char init[4096];
     long length = call(readlinkat, AT_FDCWD, "/proc/self/exe", init, sizeof init - sizeof INIT_NAME);
     init[length > 0 ? length : 0] = 0;

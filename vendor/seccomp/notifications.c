@@ -51,17 +51,24 @@ void watch(int given, uint32_t flags) {
     proc_is_ours = call(readlinkat, AT_FDCWD, "/proc/self", self, sizeof self) == 1 && *self == '1';
 }
 
-long respond(uint64_t id, long result) {
-    struct seccomp_notif_resp response = {.id = id, .error = result < 0 ? (int)result : 0};
+static long answer(uint64_t id, long result, uint32_t flags) {
+    struct seccomp_notif_resp response = {.id = id, .error = result < 0 ? (int)result : 0, .flags = flags};
     if (result > 0) {
         response.val = result;
     }
-    return tell_notifier(SECCOMP_IOCTL_NOTIF_SEND, &response);
+    long error = tell_notifier(SECCOMP_IOCTL_NOTIF_SEND, &response);
+    if (error && error != -ENOENT) { /* not a caller that was interrupted: without an answer it would wait for ever */
+        error = tell_notifier(SECCOMP_IOCTL_NOTIF_SEND, &response);
+    }
+    return error;
+}
+
+long respond(uint64_t id, long result) {
+    return answer(id, result, 0);
 }
 
 void let_go_on(uint64_t id) {
-    struct seccomp_notif_resp response = {.id = id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE};
-    tell_notifier(SECCOMP_IOCTL_NOTIF_SEND, &response); /* a caller that was interrupted is gone */
+    answer(id, 0, SECCOMP_USER_NOTIF_FLAG_CONTINUE);
 }
 
 int still_waits(uint64_t id) {
