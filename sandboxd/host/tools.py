@@ -52,7 +52,7 @@ def find_bwrap(configured: str | None, search_path: str, writable: Sequence[str]
         raise HostError(
             "bwrap_too_old",
             f"{path} is bubblewrap {_dotted(version)}; the oldest supported version is {_dotted(OLDEST_BWRAP)}",
-            hint="install a newer one, or name one in bwrapPath of the managed settings",
+            hint="install a newer one, for example in /usr/local/bin, or name one in bwrapPath of the managed settings",
             data={"path": path},
         )
     return Bwrap(path, version, state.st_ino, state.st_mtime_ns)

@@ -68,8 +68,10 @@ class Kernel:
     def add_modules(self, root: Path) -> None:
         """Put its modules into a user land."""
         (modules,) = self._modules()
-        if not (root / "usr/lib/modules" / modules.name).exists():
-            run(["cp", "-a", str(modules), str(root / "usr/lib/modules/")])
+        place = root / "usr/lib/modules"
+        place.mkdir(exist_ok=True)
+        if not (place / modules.name).exists():
+            run(["cp", "-a", str(modules), str(place / modules.name)])
 
     def image(self) -> Path:
         (image,) = (self.place / "boot").glob("vmlinuz-*")
