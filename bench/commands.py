@@ -89,9 +89,9 @@ def command_line(bench: Bench, quick: bool) -> Iterator[Row]:
     """`sandboxd run -- true` beside bare bubblewrap: in a session, and in one of its own, which is made and ended."""
     program = str(Path(sys.executable).parent / "sandboxd")
 
-    def run(*options: str) -> Callable[[], None]:
+    def run(*options: str) -> Callable[[], object]:
         words = [program, "run", *options, "--", TRUE]
-        return lambda: subprocess.run(words, cwd=bench.project, capture_output=True, check=True) and None
+        return lambda: subprocess.run(words, cwd=bench.project, capture_output=True, check=True)
 
     with Client() as box:
         session = box.session_open(cwd=str(bench.project)).session_id
