@@ -11,6 +11,7 @@ import os
 import socket
 import struct
 import termios
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -332,6 +333,20 @@ async def test_a_kill_keeps_its_grace_over_a_restart() -> None:
         output, _ = await stays.communicate(b"end\n")
         assert (output, stays.returncode) == (b"end\n", 5)
         assert await goes.wait() == 137
+
+
+async def test_a_clock_that_is_set_ends_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is up by the clock on the wall, over a restart."""
+    limits = {"sandbox": {"limits": {"time": "1h"}}}
+    async with successive_daemons(settings=limits) as daemons, daemons.client() as client:
+        process = await spawn(daemons, client, ["sh", "-c", "echo up; read line; echo $line"])
+        assert await line_of(process) == "up"
+        now = time.time()
+        for later_s in (36_000, -36_000):
+            monkeypatch.setattr(time, "time", lambda later_s=later_s: now + later_s)
+            await daemons.restart()
+        output, _ = await process.communicate(b"end\n")
+        assert (output, process.returncode) == (b"end\n", 0)
 
 
 PLANTING = """

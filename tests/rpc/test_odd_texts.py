@@ -14,6 +14,7 @@ from support.rpc import RawClient
 
 HALF = "/x/\ud800"
 NUL = "/x/a\0b"
+LONG: tuple[object, ...] = ("/x/" + "a" * 65536, ["/x" * 32768])
 RULES = {"sandbox": {"enabled": True, "excludedCommands": ["docker"]}, "permissions": {"deny": ["Bash(rm:*)"]}}
 NEEDED: dict[str, dict[str, Any]] = {
     "should_sandbox": {"command": "ls"},
@@ -55,6 +56,21 @@ async def test_no_text_makes_the_daemon_fail() -> None:
         project = str(running.around.project)
         assert await slug(client, "should_sandbox", {"command": "é \U0001f600", "cwd": project}) == ""
         assert await slug(client, "wrap", {"argv": ["é", "\U0001f600"], "cwd": project}) == ""
+
+
+async def test_no_long_name_makes_the_daemon_fail() -> None:
+    """Longer than the kernel takes, in one part and in many."""
+    async with running_daemon(settings=RULES, assemble=FakeMachine().assemble) as running, running.client() as client:
+        for method in METHODS.keys() - {"shutdown", "restart", "hello"}:
+            needed = dict(NEEDED.get(method, {}))
+            fields = typing.get_type_hints(METHODS[method].params)
+            if "cwd" in fields:
+                needed["cwd"] = str(running.around.project)
+            for name in fields:
+                for value in LONG:
+                    found = await slug(client, method, {**needed, name: value})
+                    assert found != "internal_error", (method, name, str(value)[:9])
+        assert await slug(client, "wrap", NEEDED["wrap"] | {"cwd": str(running.around.project)}) == ""
 
 
 @pytest.mark.parametrize("path", [NUL, "settings.json", "~/x.json", ""])
