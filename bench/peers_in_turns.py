@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from bench.timing import in_turns
@@ -28,10 +29,14 @@ def _through(client: Client, line: str) -> Start:
     return lambda: client.run(argv, cwd=os.getcwd(), session_id=session, capture_output=True, text=True)
 
 
-def _ready(client: Client) -> None:
-    until = time.monotonic() + 10
+def _ready(client: Client, start: Start) -> None:
+    """Waits for a prepared sandbox. It ends when it is not used, so that a command may have to ask for another."""
+    if not client.status().prepared:
+        start()
+    until = time.monotonic() + 30
     while not client.status().prepared:
         assert time.monotonic() < until, "no sandbox is prepared"
+        time.sleep(0.01)
 
 
 def main() -> None:
@@ -57,7 +62,7 @@ def main() -> None:
                 if name in failed:
                     continue
                 if name.endswith("prepared"):
-                    actions["ready"] = lambda: _ready(prepared)
+                    actions["ready"] = partial(_ready, prepared, start)
                 actions[name] = start
             for name, seconds in in_turns(actions, asked["rounds"], warm_up=1).items():
                 taken.setdefault(name, {})[work] = seconds

@@ -140,12 +140,8 @@ class Place:
             folder.mkdir(exist_ok=True)
             os.chown(folder, self.uid, self.gid)
             for entry in folder.iterdir():
-                if part == "home" and entry.name in KEPT:
-                    continue
-                if entry.is_dir() and not entry.is_symlink():
-                    shutil.rmtree(entry)
-                else:
-                    entry.unlink()
+                if part != "home" or entry.name not in KEPT:
+                    _remove(entry)
         values = {name: f"secret-{secrets.token_hex(8)}" for name in SECRETS}
         for name, value in values.items():
             self.write(name, value + "\n")
@@ -183,6 +179,18 @@ class Place:
             return (self.base / name).read_text(errors="replace")
         except OSError:
             return None
+
+
+def _remove(entry: Path) -> None:
+    """Removes an entry, from which a server of the last case may take files at the same time."""
+    for _ in range(5):
+        with contextlib.suppress(FileNotFoundError):
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink(missing_ok=True)
+            return
+    raise RuntimeError(f"{entry} cannot be removed while a process of a case writes there")
 
 
 def _described(path: Path) -> str:
