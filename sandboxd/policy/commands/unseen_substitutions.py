@@ -22,6 +22,7 @@ _BEFORE = (b" ", b"\t", b"\n", b";", b"|", b"&", b"(", b"<", b">", b"=")
 _BEFORE_COMMENT = (b"", b" ", b"\t", b"\n", b";", b"|", b"&", b"(", b")")
 _ENDS_A_PROGRAM = re.compile(rb"[;&|<>\n]")
 _WHOLE = _LITERAL | _SUBSTITUTIONS | {"string", "expansion"}
+_IN_A_WORD = re.compile(rb"[^\s;&|()<>`]")
 _PROMPT = re.compile(rb"@P\}\Z")
 _CONTINUATION = re.compile(rb"\\\n")
 _TEST = re.compile(rb"\[\[?[ \t]|\[\[\n|\(\(")
@@ -53,7 +54,7 @@ def overlooks_something(text: bytes, root: Node) -> bool:
             continue
         elif node.type == "expansion" and _PROMPT.search(node.text or b""):
             return True  # its value is expanded once more, as a prompt is
-        elif (node.type == "command" and _parts_a_word(node)) or (node.type == "test_command" and _is_no_test(node)):
+        elif _is_misread(text, node):
             return True
         elif node.type == "word" and (node.text or b"").startswith(b"\n"):
             return True  # a line that begins with a backslash, taken for an argument of the line before
@@ -88,6 +89,12 @@ def _parts_oddly(text: bytes, place: int) -> bool:
     before, after = text[max(0, place - 64) : place], text[place + 2 : place + 3]
     within = before[-1:] not in (b" ", b"\t") and after not in (b" ", b"\t")
     return within or before.rstrip(b" \t")[-1:] in (b"", b"\n")
+
+
+def _is_misread(text: bytes, node: Node) -> bool:
+    if not node.is_named:  # a keyword that begins a word is none
+        return node.type.isalpha() and _IN_A_WORD.match(text, node.end_byte) is not None
+    return (node.type == "command" and _parts_a_word(node)) or (node.type == "test_command" and _is_no_test(node))
 
 
 def _parts_a_word(command: Node) -> bool:

@@ -86,7 +86,7 @@ def missed(text: str) -> list[tuple[str, ...]]:
 
 
 @settings(max_examples=examples(150))
-@given(lines())
+@given(lines() | st.text("pqr pq ;&|<>()'\"`$#!\\\n{}[]=-*", max_size=24).map(lambda tail: "p " + tail))
 def test_bash_runs_what_is_read(text: str) -> None:
     assert not missed(text)
 
