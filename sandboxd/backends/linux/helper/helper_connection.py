@@ -78,6 +78,8 @@ class HelperConnection:
         self.ticket: str | None = None
         self._bridge = bridge
         self._channel = Channel(connection)
+        self._may_have_started = False
+        """True after GO until the helper says so: no client may take a command that ran for one that did not."""
         self._processes = LaunchProcesses(pid, pidfd, self._straggled)
         self._loop = asyncio.get_running_loop()
         self._observer: Observer | None = None
@@ -260,10 +262,13 @@ class HelperConnection:
             case Descriptors(listeners):
                 self._take_listeners(listeners)
             case Started():
+                self._may_have_started = False
                 self._tell().started()
             case ExecFailed(status, number):
+                self._may_have_started = False
                 self._tell().failed(f"the command could not be run: {os.strerror(number)} (status {status})")
             case Failed(message):
+                self._may_have_started = False
                 self._tell().failed(message)
             case Exited(status, signal):
                 self._status = -signal or status
@@ -389,6 +394,7 @@ class HelperConnection:
         return self._channel.is_open and not self._closing
 
     def _go(self) -> None:
+        self._may_have_started = True
         self._channel.send(GO)
         self._hand_over()  # after GO: connections meanwhile wait in the backlog
 
@@ -437,6 +443,8 @@ class HelperConnection:
     def _fail(self, reason: str) -> None:
         """Kill the command of a helper that breaks the protocol."""
         if self._observer is not None:
+            if self._may_have_started:
+                self._observer.started()
             self._observer.failed(reason)
             self.kill()
         self._finish()
