@@ -94,12 +94,14 @@ def _parts_oddly(text: bytes, place: int) -> bool:
 def _is_misread(text: bytes, node: Node) -> bool:
     if not node.is_named:  # a keyword that begins a word is none
         return node.type.isalpha() and _IN_A_WORD.match(text, node.end_byte) is not None
-    return (node.type == "command" and _parts_a_word(node)) or (node.type == "test_command" and _is_no_test(node))
+    has_words = node.type == "command" or node.type.endswith("_redirect")
+    return (has_words and _parts_a_word(node)) or (node.type == "test_command" and _is_no_test(node))
 
 
-def _parts_a_word(command: Node) -> bool:
+def _parts_a_word(node: Node) -> bool:
     """Return whether one word stands as two in the grammar, as in cu`true`rl."""
-    parts = [child for child in command.children if not child.type.endswith("_redirect")]
+    others = ("_redirect", "_descriptor", "_body", "_start", "_end")
+    parts = [child for child in node.children if child.is_named and not child.type.endswith(others)]
     return any(one.end_byte == other.start_byte for one, other in pairwise(parts))
 
 
