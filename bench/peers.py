@@ -36,7 +36,7 @@ Taken = Mapping[str, Mapping[str, list[float]]]
 def measure_peers(directory: Path, quick: bool, write: bool) -> Iterator[Row]:
     """Rows for each runtime that is installed in `directory` or by the system; `write` renews docs/performance.md."""
     print("measuring peers …", file=sys.stderr, flush=True)
-    taken, versions, failed = _taken(directory, 5 if quick else 25)
+    taken, versions, failed = _taken(directory, 6 if quick else 24)
     for name, works in taken.items():
         for work, seconds in works.items():
             bare = percentile(taken[BARE][work], 50)
