@@ -1,4 +1,4 @@
-"""Kernels of Debian in QEMU, without KVM: the smoke set as an ordinary user, in a user land on a disk image.
+"""Kernels of Debian in QEMU, without KVM: the smoke set in a user land on a disk image.
 
 The emulated machine boots with an initial file system of busybox and the drivers of the disk."""
 
@@ -32,7 +32,10 @@ mount -t cgroup2 cgroup2 /sys/fs/cgroup; mount -t securityfs securityfs /sys/ker
 chmod 1777 /tmp /dev/shm
 /opt/busybox ip link set lo up
 echo BOOTED $(uname -r) lsm=$(cat /sys/kernel/security/lsm)
-setpriv --reuid=4321 --regid=4321 --clear-groups $bin/python /opt/smoke.py /var/tmp/smoke-4321 $bin/sandboxd
+for uid in 0 4321; do
+  base=/var/tmp/smoke-$uid
+  setpriv --reuid=$uid --regid=$uid --clear-groups $bin/python /opt/smoke.py $base $bin/sandboxd
+done
 echo FINISHED
 /opt/busybox poweroff -f
 """
