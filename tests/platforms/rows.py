@@ -75,13 +75,15 @@ def smoke_of(reports: Sequence[dict[str, Any]]) -> Seen:
         if result.startswith("fail")
     ]
     said = list(dict.fromkeys(_words(report) for report in reports))
+    if len(said) > 1:
+        said = [f"{'user' if report.get('uid') else 'root'}: {_words(report)}" for report in reports]
     return Seen("; ".join(said), failures)
 
 
 def _words(report: dict[str, Any]) -> str:
     codes = [code or name for name, (code, _) in report.get("failed", {}).items() if name not in _USUAL]
     if not report.get("ok"):
-        return f"nothing runs, and it says why: `{'`, `'.join(codes)}`"
+        return f"nothing runs, and it says why: `{codes[0]}`"
     results = report["results"].values()
     passed = sum(result == "pass" for result in results)
     missing = f"; `check` tells `{'`, `'.join(codes)}`" if codes else ""
