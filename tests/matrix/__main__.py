@@ -16,7 +16,7 @@ from pathlib import Path
 
 from matrix.cases_of import Case, read_cases
 from matrix.far import far_network
-from matrix.place import HOSTS, Listeners, listening
+from matrix.place import HOSTS, Listeners, end_all, listening
 from matrix.report import Column, dumped, merged, page, summary
 from matrix.runtimes import RUNTIMES, NotInstalled, bare, subject_of
 from matrix.trial import FAIL, PASS, Result, Trial
@@ -82,6 +82,7 @@ def _share(cases: list[Case], only: list[str] | None, peers: Path | None) -> lis
             os.chown(listeners.unix, account("user").pw_uid, -1)
             return [*_columns(base, listeners, cases, only, peers)]
     finally:
+        end_all(str(base))  # proxies that a runtime left when it had to be ended
         shutil.rmtree(base, ignore_errors=True)
 
 
