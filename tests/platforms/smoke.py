@@ -13,7 +13,6 @@ import contextlib
 import json
 import os
 import platform
-import signal
 import socket
 import subprocess
 import sys
@@ -198,9 +197,13 @@ def datagrams(box: Machine) -> None:
 
 
 def processes(box: Machine) -> None:
-    with subprocess.Popen(["sleep", "1000"]) as foreign:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as foreign:
         said = box.inside("sh", "-c", f"kill -9 {foreign.pid}; sleep 1000 & kill -9 $! && echo own")
-        alive = foreign.poll() is None
+        assert foreign.stdin is not None and foreign.stdout is not None
+        alive = False
+        with contextlib.suppress(BrokenPipeError):
+            foreign.stdin.write(b"echo\n")
+            alive = foreign.stdout.readline() == b"echo\n"
         foreign.kill()
     expect(alive, "a process of the host was ended")
     expect("own" in said, said)
@@ -301,6 +304,5 @@ def main(base: Path, command: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.umask(0o022)
     print("SMOKE " + json.dumps(main(Path(sys.argv[1]), sys.argv[2:])), flush=True)
