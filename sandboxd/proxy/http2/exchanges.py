@@ -256,6 +256,7 @@ class Exchanges:
         self.answers += 1
         if exchange.deadline is not None:
             exchange.deadline.cancel()
+            exchange.deadline = None
         exchange.down.open(exchange.number)
 
     def _open_waiting(self) -> None:
@@ -282,11 +283,31 @@ class Exchanges:
         self._finish(exchange)
 
     def _finish(self, exchange: StreamExchange) -> None:
-        """Forget an exchange that is complete; a client that still sends is told to stop."""
-        if exchange.down.done and exchange.up.done:
-            if not exchange.up.ended:
-                self.client.reset(exchange.number, ErrorCodes.NO_ERROR)
-            self._forget(exchange)
+        """Forget an exchange that is complete.
+
+        A client that still sends is told to stop, but not at once: curl 7.88 looks at no answer that comes with the end
+        of its stream. It can send as much as the window of the stream has room for."""
+        if not (exchange.down.done and exchange.up.done):
+            return
+        stream = self.client.find(exchange.number)
+        if exchange.up.ended or stream is None or stream.inbound_flow_control_window <= 0:
+            self._stop(exchange)
+        elif exchange.deadline is None:
+            self.at_server.pop(exchange.down.source_id, None)
+            loop = asyncio.get_running_loop()
+            exchange.deadline = loop.call_later(self.limits.linger_s, self._stop_and_flush, exchange)
+
+    def _stop(self, exchange: StreamExchange) -> None:
+        if not exchange.up.ended:
+            self.client.reset(exchange.number, ErrorCodes.NO_ERROR)
+        self._forget(exchange)
+
+    def _stop_and_flush(self, exchange: StreamExchange) -> None:
+        try:
+            self._stop(exchange)
+            self._flush()
+        except (OSError, ProtocolError) as error:
+            self._fail(error)
 
     def _answer(self, exchange: StreamExchange, rendered: bytes) -> None:
         """Answer instead of the server, which gets no more of the request."""

@@ -187,6 +187,7 @@ class _Http2Session(Exchanges):
             if isinstance(event, events.DataReceived):
                 exchange.up.take(event.data)
                 self.fed[exchange.up] = None
+                self._finish(exchange)
             elif isinstance(event, events.TrailersReceived):
                 try:
                     exchange.up.trailers = trailer_fields(event.headers)
