@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import json
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -100,10 +101,14 @@ def test_writes_are_the_sessions_and_the_host_shows(daemon: DaemonProcess, place
 
 def test_files_of_another_session_stay_closed(daemon: DaemonProcess, place: Path) -> None:
     """Also by the paths under which the host sees them."""
-    names, where = "$d/a $d-over/tmp/upper/b", f"{place}/where"
+    own, where = f"sdt-{secrets.token_hex(8)}", f"{place}/where"
+    names = f"$d/a $d-over/tmp/upper/{own}"
     said = play(
         daemon,
-        ("in", f"echo mine > $TMPDIR/a; echo mine > /tmp/b; echo $TMPDIR > {where}; d=$TMPDIR; cat {names} /tmp/b"),
+        (
+            "in",
+            f"echo mine > $TMPDIR/a; echo mine > /tmp/{own}; echo $TMPDIR > {where}; d=$TMPDIR; cat {names} /tmp/{own}",
+        ),
         ("other", f"d=$(cat {where}); cat {names}; ls -d $d/* $d-over/*; echo x > $d/a; rm -r $d; mv $d $d-over ."),
         ("out", f"d=$(cat {where}); cat {names}; ls $d"),
         cwd=str(place),
