@@ -139,7 +139,7 @@ asyncio.run(main())
 """
     done = daemon.python(code)
     assert done.stdout.strip() == str([True] * 4), (done.stdout, done.stderr)
-    assert len(origin.connections) == 32
+    assert 4 <= len(origin.connections) <= 32  # requests of one command may share some
 
 
 SERVER = (

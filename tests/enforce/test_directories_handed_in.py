@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from pathlib import Path
 
 import pytest
@@ -130,23 +131,23 @@ def test_a_directory_handed_in_changes_no_name_outside(
 
 ORDINARY = r"""
 import errno, json, os, shutil, subprocess, sys
-places = sys.argv[1:]
+places = [place + "/" + sys.argv[1] for place in sys.argv[2:]]  # with the beginning of a name: other programs use /tmp
 def tried(attempt):
     try: attempt(); return "done"
     except OSError as error: return errno.errorcode[error.errno]
 def within(place):  # as npm and git rename: a temporary name, a directory over an empty one, from one to another
-    os.makedirs(place + "/a/b"); os.makedirs(place + "/c"); os.mkdir(place + "/c/b")
-    open(place + "/a/b/f", "w").close()
-    os.rename(place + "/a/b", place + "/c/b"); os.link(place + "/c/b/f", place + "/a/g")
-    os.replace(place + "/a/g", place + "/c/h"); os.symlink("h", place + "/c/i"); os.rename(place + "/c/i", place + "/i")
-    os.mkfifo(place + "/a/p"); os.rename(place + "/a/p", place + "/p"); os.unlink(place + "/p"); os.unlink(place + "/i")
-    shutil.rmtree(place + "/a"); shutil.rmtree(place + "/c")
+    os.makedirs(place + "a/b"); os.makedirs(place + "c"); os.mkdir(place + "c/b")
+    open(place + "a/b/f", "w").close()
+    os.rename(place + "a/b", place + "c/b"); os.link(place + "c/b/f", place + "a/g")
+    os.replace(place + "a/g", place + "c/h"); os.symlink("h", place + "c/i"); os.rename(place + "c/i", place + "i")
+    os.mkfifo(place + "a/p"); os.rename(place + "a/p", place + "p"); os.unlink(place + "p"); os.unlink(place + "i")
+    shutil.rmtree(place + "a"); shutil.rmtree(place + "c")
 def between(one, other):
-    with open(one + "/x", "w") as file: file.write("x")
-    os.mkdir(one + "/d")
-    said = tried(lambda: os.rename(one + "/x", other + "/x"))
-    shutil.move(one + "/d", other + "/d"); os.rmdir(other + "/d")
-    os.unlink((other if said == "done" else one) + "/x")
+    with open(one + "x", "w") as file: file.write("x")
+    os.mkdir(one + "d")
+    said = tried(lambda: os.rename(one + "x", other + "x"))
+    shutil.move(one + "d", other + "d"); os.rmdir(other + "d")
+    os.unlink((other if said == "done" else one) + "x")
     return said
 out = {place: tried(lambda: within(place)) for place in places}
 out["between"] = sorted({between(a, b) for a in places for b in places if a != b})
@@ -160,7 +161,7 @@ def test_renames_in_and_between_writable_places_go_on(start_daemon: StartDaemon,
     listed = identity.base / "listed"
     listed.mkdir()
     identity.own(listed)
-    line = f'exec python3 -I -S -c "$0" . /tmp $TMPDIR/. /dev/shm {listed}'
+    line = f'exec python3 -I -S -c "$0" sdt-{secrets.token_hex(8)} . /tmp $TMPDIR/. /dev/shm {listed}'
     done = daemon.run("run", "--show-violations", "--allow-write", str(listed), "--", "sh", "-c", line, ORDINARY)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)

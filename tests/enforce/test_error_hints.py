@@ -79,6 +79,8 @@ ROWS = [
     Row("sandboxd allow domain localhost:", explained("host localhost:3000"), beside=explained("host localhost:3001")),
     Row("if that is meant, allow exactly this address: sandboxd allow domain", explained("host 169.254.169.254:80"),
         beside=explained("host 169.254.169.254:81")),
+    Row("if that is meant, name it: sandboxd allow domain", explained("host 10.0.0.7:80"),
+        network(allowedDomains=["*"]), beside=explained("host 10.0.0.8:80")),
     Row("take it off the list with: sandboxd exclude remove", explained("command 'tool x'", ".*in the sandbox"),
         before="sandboxd exclude add --yes 'tool:*'"),
     Row("take it off the list in", explained("command 'tool x'", ".*in the sandbox"),

@@ -84,13 +84,15 @@ def test_what_was_looked_through_is_not_looked_at_again(start_daemon: StartDaemo
 
 
 def test_the_recorded_outcome_says_so(start_daemon: StartDaemon) -> None:
+    """The configuration of git decides what is harmless in a new repository, and it can no longer be read."""
+    script = f"{when('end')}; {PLANT}"
     daemon = start_daemon(settings={"audit": {"enabled": True}})
     config = daemon.identity.home / ".gitconfig"
     many = "".join(f"[include]\n\tpath = /none/{number}\n" for number in range(MOST_INCLUDED + 1))
     code = (
         "import json, pathlib, sys, sandboxd_client as s\n"
         "with s.Client() as c:\n"
-        f"    p = c.spawn(['sh', '-c', {when('end')!r}])\n"
+        f"    p = c.spawn(['sh', '-c', {script!r}])\n"
         "    pathlib.Path(sys.argv[1]).write_text(sys.argv[2])\n"
         "    pathlib.Path('end').touch()\n"
         "    p.wait()\n"

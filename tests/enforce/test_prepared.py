@@ -373,6 +373,7 @@ for n, point in enumerate(points):
         box.run("true")
         one = waiting(box)
         box.run("true")
+        threading.Event().wait(20)  # for a timer
         os._exit(0)
     ended = os.waitpid(pid, 0)[1]
     assert ended == 9, (n, point, ended)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import secrets
 import socket
 import subprocess
 import threading
@@ -198,7 +199,8 @@ def test_what_was_there_and_what_is_bound_inside_is_reached(
     code = """
 os.rename("socks/renamed", "socks/deep/again")
 there = ["socks/there", "socks/deep/there", "alone", "socks/deep/again"]
-own = [listen(name) for name in ("socks/own", "socks/deep/own", "missing", "/tmp/own", "/dev/shm/own", "@bound")]
+in_tmp = "/tmp/sdt-" + os.urandom(8).hex()
+own = [listen(name) for name in ("socks/own", "socks/deep/own", "missing", in_tmp, "/dev/shm/own", "@bound")]
 os.rename("@bound", "socks/moved"); own[-1] = "socks/moved"
 os.mkdir("socks/made"); own.append(listen("socks/made/own"))
 for _ in range(2): ask([attempt(path) for path in there + own])
@@ -273,9 +275,10 @@ def test_a_server_outside_that_comes_later_is_not_believed(
     start_daemon: StartDaemon, identity: Identity, servers: Servers
 ) -> None:
     """In a directory that commands write, the session's own `/tmp` among them. The next command reaches it."""
-    code = """
+    late = f"sdt-{secrets.token_hex(8)}"
+    code = f"""
 ask(os.environ["TMPDIR"])
-ask([attempt("socks/late"), attempt("/tmp/late"), attempt(os.environ["TMPDIR"] + "/late"), attempt("closed/late")])
+ask([attempt("socks/late"), attempt("/tmp/{late}"), attempt(os.environ["TMPDIR"] + "/{late}"), attempt("closed/late")])
 """
     identity.write(identity.workspace / "socks" / "file", "")
     identity.write(identity.workspace / "closed" / "file", "")
@@ -285,7 +288,7 @@ ask([attempt("socks/late"), attempt("/tmp/late"), attempt(os.environ["TMPDIR"] +
     with ExitStack() as stack:
         command = stack.enter_context(Conversation(daemon, code))
         own = Path(command.hear())
-        servers.listen("late", own)
+        servers.listen(late, own)
         servers.listen("socks/late")
         servers.listen("closed/late")
         command.answer()
@@ -374,8 +377,9 @@ print(json.dumps([attempt(sys.argv[1] + "/" + name) for name in ("x", "there", "
 
 def test_commands_of_one_session_reach_each_other(daemon: DaemonProcess) -> None:
     """By default, in `/tmp` and in the workspace; those of another session do not. Abstract names are the command's."""
-    server = "for one in '/tmp/s', 's', '\\0s': listen(one)\nprint('ready', flush=True); sys.stdin.readline()"
-    client = "print('ready', flush=True); sys.stdin.readline(); print(*map(attempt, ('/tmp/s', 's', '\\0s')))"
+    names = f"'/tmp/sdt-{secrets.token_hex(8)}', 's', '\\0s'"
+    server = f"for one in {names}: listen(one)\nprint('ready', flush=True); sys.stdin.readline()"
+    client = f"print('ready', flush=True); sys.stdin.readline(); print(*map(attempt, ({names})))"
     code = """
 import subprocess, sys
 from sandboxd_client import Client

@@ -49,7 +49,7 @@ print(json.dumps(said))
 
 OWN = """
 import multiprocessing.managers
-where = ["/tmp/s", os.environ["TMPDIR"] + "/s", "/dev/shm/s", "s", "\\0name"]
+where = ["/tmp/sdt-" + os.urandom(8).hex(), os.environ["TMPDIR"] + "/s", "/dev/shm/s", "s", "\\0name"]
 def serve(path, kind):
     one = socket.socket(1, kind); one.bind(path)
     if kind != 2: one.listen()
