@@ -15,7 +15,7 @@ from pathlib import Path
 
 from matrix.place import HOSTS, Place
 from support.daemons import start_daemon_process
-from support.users import SYSTEM_PATH, Identity, account, code_for, make_identity
+from support.users import SYSTEM_PATH, Identity, account, code_for, installed, make_identity
 
 DENIED_READS = ("home/.ssh", "home/private", "project/secret.env")
 ALLOWED_HOSTS = ("allowed.test", "*.allowed.test")
@@ -88,7 +88,10 @@ def sandboxd(subject: Subject) -> Iterator[Runtime]:
         }
     }
     daemon = start_daemon_process(subject.identity, settings=settings, resolve=HOSTS, executed=True)
-    words = subject.identity.command("run", "--quiet", "--shell", "/bin/bash", "-c")
+    code, venv = subject.identity.code, subject.identity.base / "installed"
+    if not venv.exists():
+        installed(venv, code.python, code.search_path, code.tree)
+    words = [str(venv / "bin" / "sandboxd"), "run", "--quiet", "--shell", "/bin/bash", "-c"]
     try:
         yield Runtime("sandboxd", _version_of(words[:1]), lambda line: [*words, line], environment=daemon.environment())
     finally:
