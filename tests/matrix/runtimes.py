@@ -91,9 +91,10 @@ def sandboxd(subject: Subject) -> Iterator[Runtime]:
     code, venv = subject.identity.code, subject.identity.base / "installed"
     if not venv.exists():
         installed(venv, code.python, code.search_path, code.tree)
-    words = [str(venv / "bin" / "sandboxd"), "run", "--quiet", "--shell", "/bin/bash", "-c"]
+    words = [str(venv / "bin" / "sandboxd"), "run", "--quiet", "-c"]
     try:
-        yield Runtime("sandboxd", _version_of(words[:1]), lambda line: [*words, line], environment=daemon.environment())
+        changes = {**daemon.environment(), "SHELL": "/bin/bash"}
+        yield Runtime("sandboxd", _version_of(words[:1]), lambda line: [*words, line], environment=changes)
     finally:
         daemon.stop()
 
