@@ -80,15 +80,25 @@ class Child:
         await self._gone.wait()
 
     async def end(self) -> int:
-        """Kill what is left of the process group, and return the program's status. A second call is no error."""
+        """Kill what is left of the process group, and return the program's status. A second call is no error.
+
+        Raises CancelledError only then, so that a cancelled caller leaves no process."""
         self._kill()
-        await self._gone.wait()
+        cancelled: asyncio.CancelledError | None = None
+        while not self._gone.is_set():
+            try:
+                await self._gone.wait()
+            except asyncio.CancelledError as error:
+                cancelled = error
         for stream in tuple(self._streams):  # what is still in the pipe
             while self._read(stream):
                 pass
         self._close()
         self._watch.close()
-        return self._popen.wait()
+        status = self._popen.wait()
+        if cancelled is not None:
+            raise cancelled
+        return status
 
     def _kill(self) -> None:
         if self._popen.returncode is None:  # macOS: EPERM for a group of zombies

@@ -117,6 +117,39 @@ async def test_a_cancelled_run_leaves_nothing(tmp_path: Path, turns: int) -> Non
     await none_is_left(tmp_path)
 
 
+async def test_an_end_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
+    child = Child(sleeper(tmp_path), stdin=PIPE, output=len, errors=len)
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(LIMIT_S):
+            ending = asyncio.ensure_future(child.end())
+            await asyncio.sleep(0)
+            ending.cancel()
+            await ending
+    await none_is_left(tmp_path)
+    assert await child.end() == -signal.SIGKILL
+
+
+async def test_a_monitor_is_left_while_its_stream_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cancellation meets what follows the end."""
+    ended = []
+    original = Child.end
+
+    async def end(self: Child) -> int:
+        ended.append(status := await original(self))
+        return status
+
+    monkeypatch.setattr(Child, "end", end)
+    for turns in TURNS:
+        started = asyncio.Event()
+        monitor = LogMonitor(lambda *_, **__: started.set(), lambda _: ("/bin/true",), pauses_s=(0.0,))
+        async with monitor:
+            await asyncio.wait_for(started.wait(), LIMIT_S)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        assert len(ended) == monitor.status.starts, turns
+        ended.clear()
+
+
 @pytest.mark.parametrize("turns", TURNS)
 async def test_monitor(tmp_path: Path, turns: int) -> None:
     monitor = LogMonitor(lambda *_, **__: None, lambda suffix: sleeper(tmp_path))

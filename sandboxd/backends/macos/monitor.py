@@ -168,8 +168,10 @@ class LogMonitor:
             await child.over()
         finally:
             provoking.cancel()
-            await asyncio.wait([provoking])
-            status = await child.end()
+            try:
+                await asyncio.wait([provoking])
+            finally:
+                status = await child.end()
         return _why(words[0], status, complaints)
 
     def _read(self, data: bytes) -> None:
