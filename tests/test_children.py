@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,10 +139,13 @@ async def test_a_monitor_is_left_while_its_stream_ends(monkeypatch: pytest.Monke
         ended.append(status := await original(self))
         return status
 
+    def tell(started: asyncio.Event, *_: object, **__: object) -> None:
+        started.set()
+
     monkeypatch.setattr(Child, "end", end)
     for turns in TURNS:
         started = asyncio.Event()
-        monitor = LogMonitor(lambda *_, **__: started.set(), lambda _: ("/bin/true",), pauses_s=(0.0,))
+        monitor = LogMonitor(partial(tell, started), lambda _: ("/bin/true",), pauses_s=(0.0,))
         async with monitor:
             await asyncio.wait_for(started.wait(), LIMIT_S)
             for _ in range(turns):
