@@ -130,7 +130,7 @@ def wrap_round_trip(bench: Bench, quick: bool) -> Iterator[Row]:
     with Client() as box:
         session = box.session_open(cwd=str(bench.project)).session_id
         taken = in_turns(
-            {"wrap": lambda: box.wrap(argv=[TRUE], cwd=str(bench.project), session_id=session)}, 300 if quick else 2000
+            {"wrap": lambda: box.wrap(argv=[TRUE], cwd=str(bench.project), session_id=session)}, 300 if quick else 1000
         )["wrap"]
     p50, p99 = percentile(taken, 50), percentile(taken, 99)
     yield Row("wrap round trip, p50", p50 * 1000, "ms", "≤ 0.5")
