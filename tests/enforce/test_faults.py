@@ -79,7 +79,7 @@ class Faults:
         return answer
 
     def reached(self, output: str) -> list[str]:
-        """What the command has done that it must not."""
+        """Forbidden effects of the command."""
         hook = self.identity.workspace / ".git" / "hooks" / "pre-commit"
         found = {
             "wrote outside": (self.outside / "made").exists(),
@@ -90,7 +90,7 @@ class Faults:
         return [what for what, done in found.items() if done]
 
     def wrong(self, answer: dict[str, Any]) -> list[str]:
-        """What is neither closed nor told after a fault."""
+        """Effects of a fault that are neither refused nor reported."""
         if answer.get("hung"):
             return ["it hangs"]
         if "refused" in answer:

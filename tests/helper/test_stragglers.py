@@ -52,7 +52,7 @@ def test_what_is_stuck_is_ended(launch: Launcher) -> None:
         end_orphans()
         return not left_below(before)
 
-    wait_until(gone, "nobody left")
+    wait_until(gone, "every process has ended")
 
 
 def test_nobody_else_is_harmed(launch: Launcher) -> None:
@@ -134,7 +134,7 @@ async def test_the_bridge_sees_to_it(launch: Launcher) -> None:
             sandbox = launch.start(launch.words())
             await wait_until_async(partial(has_ended, observer), "ended")
             sandbox.close()
-        await wait_until_async(lambda: not left_below(before), "nobody left")
+        await wait_until_async(lambda: not left_below(before), "every process has ended")
     finally:
         bridge.close()
 
@@ -160,6 +160,6 @@ async def test_the_bridge_sees_to_those_that_it_refuses(launch: Launcher, late: 
             kill_soon(sandbox.process.pid, source, 0.02 if late else 0.004)
             sandbox.process.wait()
             sandbox.close()
-        await wait_until_async(lambda: not left_below(before), "nobody left")
+        await wait_until_async(lambda: not left_below(before), "every process has ended")
     finally:
         bridge.close()

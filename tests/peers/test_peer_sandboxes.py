@@ -64,7 +64,7 @@ class Place:
 
 
 def told(path: Path) -> tuple[Any, ...] | None:
-    """What makes a file another one; None where there is none."""
+    """Inode, size and modification time of a file; None where it is absent."""
     try:
         state = path.stat()
         return state.st_ino, state.st_size, state.st_mtime_ns

@@ -58,7 +58,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one row has shown."""
+    """Result of one row."""
 
     text: str
     failures: Sequence[str] = field(default=())

@@ -126,7 +126,7 @@ def obeyed_by_git(directory: Path) -> set[str]:
 
 
 async def known_of(top: Path) -> set[str]:
-    """What is known before a command: git directories, and those that a `.git` without confirmation names."""
+    """Git directories known before a command, and those that a `.git` without confirmation names."""
     facts = HostFacts()
     try:
         names = ("hooks", "config", "config.worktree", "commondir")

@@ -78,7 +78,7 @@ def are_these(words: Sequence[Word], argv: tuple[str, ...]) -> bool:
 
 
 def missed(text: str) -> list[tuple[str, ...]]:
-    """What bash runs of a readable line and no command of the reading is."""
+    """Programs that bash runs of a readable line and that the reading has not."""
     line = read_line(text)
     if line.unreadable is not None:
         return []
