@@ -271,11 +271,13 @@ class RequestTunnels:
     async def _give_up(self, opening: asyncio.Task[OriginStream]) -> None:
         """End the connection to a server whose client has failed."""
         opening.cancel()
-        await asyncio.wait([opening])
-        if not opening.cancelled() and opening.exception() is None:
-            origin = opening.result()
-            self._outbound.release(origin.connection)
-            origin.close()
+        try:
+            await asyncio.wait([opening])
+        finally:  # cancelled once more, the task closes what it has itself
+            if opening.done() and not opening.cancelled() and opening.exception() is None:
+                origin = opening.result()
+                self._outbound.release(origin.connection)
+                origin.close()
 
     def _refuse(
         self,
