@@ -22,6 +22,7 @@ from typing import IO, Any, Final
 DEVNULL: Final = subprocess.DEVNULL
 PIPE: Final = subprocess.PIPE
 MOST: Final = 1 << 20
+"""Bytes that are read of a program."""
 _CHUNK: Final = 1 << 16
 
 Take = Callable[[bytes], object]

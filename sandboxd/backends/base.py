@@ -193,7 +193,7 @@ class PreparedHandle(LaunchHandle, Protocol):
     async def claim(self, arguments: Sequence[str], observer: Observer) -> Awaitable[object]:
         """Give it its command, which starts once the observer of the launch lets it start.
 
-        Return what that observer has to await before. Raises DaemonError where it is not the sandbox any more that it
+        Return an awaitable that has to end before the command may start. Raises DaemonError where it is not the sandbox any more that it
         was made as."""
 
 

@@ -144,9 +144,9 @@ class SessionOverlays:
         return found
 
     def look_anew(self, overlays: Sequence[Mount]) -> Iterator[asyncio.Future[list[socket.socket]]]:
-        """Let the kernel forget names that it has looked up in overlays, whose copies exist.
+        """Make the kernel look up names in these overlays again, where their copies exist.
 
-        Yield what ends with that, or raises NamespaceError."""
+        Yield futures of that, which raise NamespaceError."""
         for keeper in filter(None, map(self._kept, overlays)):
             if keeper.namespace >= 0 and keeper.is_own:
                 yield self._worker.start(keeper.namespace, NamespaceProgram.of(_forget_names(keeper)))

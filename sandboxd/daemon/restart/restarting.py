@@ -244,7 +244,7 @@ class Restarting:
         if reason := self._broken():
             raise HostError(
                 "restart_failed",
-                f"settings are broken, and only this process knows the last good ones: {reason}",
+                f"settings are broken, and a restart begins with correct ones: {reason}",
                 hint="run: sandboxd settings lint, correct the file, then restart",
             )
         program = self._program.of(interpreter)

@@ -11,6 +11,8 @@ from sandboxd.settings.origins import Source
 
 @dataclass(frozen=True, slots=True)
 class KeptFile:
+    """Last good content of a file, and what it may do."""
+
     path: str
     source: Source
     content: bytes
@@ -35,6 +37,7 @@ def _layer(file: KeptFile) -> Layer:
 
 
 def kept_settings(directory: str | None, layers: Iterable[Layer]) -> KeptSettings:
+    """Return the content of layers that come from files."""
     files = (
         KeptFile(layer.file, layer.source, layer.content, layer.may_widen, layer.distrust)
         for layer in layers

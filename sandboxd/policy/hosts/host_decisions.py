@@ -12,9 +12,10 @@
 | 3 | a rule says to ask about it, and no grant allows it | ask |
 | 4 | one of these, another rule or a grant of the session allows it | allow |
 |   | a rule for requests allows some to it (`request_rules`) | allow |
-|   | (a rule for every host, such as `*`, allows no address of a private network) | |
 | 5 | `strictAllowlist` | deny |
 | 6 | otherwise | ask |
+
+In row 4 a rule for every host, such as `*`, allows no address of a private network.
 
 `decide_address` looks at where an allowed name leads. Both must allow. `decide_name` is for a name without a port, as
 DNS has it: a name that is open on one port gets an answer."""

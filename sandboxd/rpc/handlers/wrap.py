@@ -43,18 +43,16 @@ from sandboxd_client.wire.params import ParamsError
 
 MOST_ENTRIES = 1000
 """Entries of a list of overrides."""
-_BEFORE_TICKET = 3
-"""Words of an argv on Linux before the ticket, which alone is of this command."""
 _MOST_KEPT = 1000
 _kept_line = lru_cache(maxsize=64)(shlex.join)
 
 
 def _line_of(argv: tuple[str, ...], ticket: str) -> str:
     """Return an argv as a line for a shell; the words around the ticket are quoted once for all commands of a place."""
-    before, at, after = argv[:_BEFORE_TICKET], argv[_BEFORE_TICKET : _BEFORE_TICKET + 1], argv[_BEFORE_TICKET + 1 :]
-    if at != (ticket,) or len(argv) > _MOST_KEPT:
+    if ticket not in argv[:-1] or len(argv) > _MOST_KEPT:
         return shlex.join(argv)
-    return f"{_kept_line(before)} {ticket} {_kept_line(after)}"
+    at = argv.index(ticket)
+    return f"{_kept_line(argv[:at])} {ticket} {_kept_line(argv[at + 1 :])}"
 
 
 @dataclass(frozen=True, slots=True)
