@@ -48,18 +48,25 @@ NETWORK: Final = _enforce(
     "capture", "domain_cases", "network_cases", "session_localhost", "unix_sockets", "other_proxies"
 )
 RUNS: Final = _enforce("commands", "ended_commands", "lifecycle", "limits", "prepared", "relayed_streams", "told")
+FRONT: Final = (
+    "tests/helper/test_front.py",
+    "tests/helper/test_build.py",
+    "tests/cli/execution",
+    "tests/cli/test_signals.py",
+    "tests/cli/test_terminal.py",
+    "tests/cli/test_told.py",
+    *_enforce("own_programs"),
+)
 
 TABLE: Final[dict[str, tuple[str, ...]]] = {
     "sandboxd/policy/": (*PURE, "tests/peers", *_enforce("decision_table", "rule_meaning", "settings_cases")),
     "sandboxd/plan/": (*PURE, *FILES),
     "sandboxd/settings/": ("tests/settings", "tests/policy", *_enforce("fresh_settings", "planted_settings", "trust")),
     "sandboxd/profiles/": ("tests/settings", *_enforce("profiles")),
-    "sandboxd/backends/macos/": ("tests/macos",),
+    "sandboxd/backends/macos/": ("tests/macos", "tests/backends/macos"),
     "sandboxd/backends/": ("tests/backends", "tests/helper", *FILES, *NETWORK, *RUNS),
-    "vendor/seccomp/front": (
-        "tests/helper/test_front.py",
-        "tests/helper/test_build.py",
-        "tests/cli/execution/test_run.py",
+    **dict.fromkeys(
+        (f"vendor/seccomp/{name}" for name in ("front", "asked", "foreground", "json", "variables")), FRONT
     ),
     "vendor/": ("tests/helper", *FILES, *NETWORK, *RUNS),
     "sandboxd/proxy/": ("tests/proxy", *NETWORK, *_enforce("credentials", "requests_seen")),
@@ -68,7 +75,7 @@ TABLE: Final[dict[str, tuple[str, ...]]] = {
         *_enforce("files_git", "git_planted", "git_moved", "git_reached", "git_submodules"),
     ),
     "sandboxd/host/": ("tests/host", *FILES),
-    "sandboxd/handover/": ("tests/handover", "tests/compat", "tests/daemon/restart", *_enforce("restart")),
+    "sandboxd/handover/": ("tests/handover", "tests/daemon/restart", *_enforce("restart")),
     "sandboxd/daemon/": ("tests/daemon", *_enforce("restart", "nothing_left", "trust")),
     "sandboxd/runtime/": (
         "tests/runtime",
@@ -78,8 +85,9 @@ TABLE: Final[dict[str, tuple[str, ...]]] = {
     "sandboxd/rpc/": ("tests/rpc", "tests/wire", *_enforce("agent_role")),
     "sandboxd/app/": ("tests/daemon", "tests/rpc", *RUNS, *_enforce("hosts_that_resist", "restart")),
     "sandboxd/cli/": ("tests/cli", "tests/first_day", *_enforce("told", "error_hints", "hints_work")),
-    "sandboxd/screens/": ("tests/screens", "tests/cli"),
+    "sandboxd/screens/": ("tests/screens", "tests/cli", "tests/web"),
     "sandboxd/web/": ("tests/web", "tests/screens", *_enforce("web_page")),
+    "sandboxd/children.py": ("tests/test_children.py",),
     "sandboxd/": ("tests/test_layers.py", "tests/test_prose.py", *_enforce("own_programs", "everything_opened")),
     "client/node/": _enforce("node_client"),
     "client/": ("tests/client", "tests/wire", *RUNS, *_enforce("subprocess_names", "nothing_left")),
@@ -121,8 +129,19 @@ def _of_test(path: str) -> tuple[str, ...]:
         return ("tests/test_layers.py",)
     if Path(path).name.startswith("test_") and path.endswith(".py"):
         return (path,)
-    folder = str(Path(path).parent)
-    return () if folder == "tests" or folder.startswith("tests/support") else (folder,)
+    folder = Path(path).parent
+    if folder.parts[:2] == ("tests", "support"):
+        return ()
+    while not has_tests(folder):  # their own programs: tests/test_matrix.py is about tests/matrix
+        about = folder.with_name(f"test_{folder.name}.py")
+        if (ROOT / about).exists():
+            return (str(about),)
+        folder = folder.parent
+    return () if folder == Path("tests") else (str(folder),)
+
+
+def has_tests(folder: Path) -> bool:
+    return any((ROOT / folder).rglob("test_*.py"))
 
 
 def changed_since(revision: str) -> list[str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from selection import EVERYTHING, QUICK, ROOT, TABLE, choose
+from selection import EVERYTHING, QUICK, ROOT, TABLE, choose, has_tests
 
 
 def test_rows_name_tests_and_code_that_exist() -> None:
     named = {one for row in TABLE.values() for one in row} | set(QUICK)
     assert [one for one in sorted(named) if not (ROOT / one).exists()] == []
     assert [one for one in TABLE if not list(ROOT.glob(f"{one}*"))] == []
+    assert [one for one in named if not one.endswith(".py") and not has_tests(Path(one))] == []
 
 
 def test_each_package_has_a_row() -> None:
@@ -21,10 +22,12 @@ def test_each_package_has_a_row() -> None:
 def test_what_is_chosen() -> None:
     rows: dict[tuple[str, ...], tuple[str, ...]] = {
         ("sandboxd/policy/model.py",): ("tests/policy", "tests/peers", "tests/test_layers.py"),
-        ("sandboxd/backends/macos/planner.py",): ("tests/macos",),
+        ("sandboxd/backends/macos/planner.py",): ("tests/macos", "tests/backends/macos"),
         ("sandboxd/proxy/dial.py", "docs/network.md"): ("tests/proxy", "tests/test_readme.py"),
         ("tests/proxy/test_dial.py",): ("tests/proxy/test_dial.py",),
         ("tests/helper/conftest.py",): ("tests/helper",),
+        ("tests/helper/fuzz/kernel.c", "tests/matrix/report.py"): ("tests/helper", "tests/test_matrix.py"),
+        ("vendor/seccomp/json.c", "sandboxd/children.py"): ("tests/cli/execution", "tests/test_children.py"),
     }
     for changed, expected in rows.items():
         chosen = set(choose(changed))
