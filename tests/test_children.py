@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from support.waiting import wait_until_async
 
 TURNS = range(12)
 """How often the event loop turns before the cancellation: from before the child exists until it runs."""
+SLEEPER = ("sh", "-c", "sleep 300 & wait")
 LIMIT_S = 20.0
 """Reached where a test fails."""
 
@@ -37,15 +39,11 @@ async def cancelled_after(turns: int, work: Callable[[], Coroutine[Any, Any, obj
         assert task.exception() is None
 
 
-def sleeper(tmp_path: Path) -> tuple[str, ...]:
-    return ("sh", "-c", f"echo $$ >> {tmp_path}/pids; sleep 300 & echo $! >> {tmp_path}/pids; wait")
-
-
-async def none_is_left(tmp_path: Path) -> None:
-    note = tmp_path / "pids"
-    await asyncio.sleep(0.05)
-    pids = [int(word) for word in note.read_text().split()] if note.exists() else []
-    await wait_until_async(lambda: not any(map(is_alive, pids)), "all have ended")
+@contextlib.asynccontextmanager
+async def none_is_left() -> AsyncIterator[None]:
+    before = {one.birth for one in descendants()}
+    yield
+    await wait_until_async(lambda: {one.birth for one in descendants()} <= before, "all have ended")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +81,7 @@ async def test_a_program_that_prints_without_end_is_ended() -> None:
     for _ in range(30):
         async with asyncio.timeout(LIMIT_S):
             done = await run_program(("yes", "value"), LIMIT_S, most=8192)
-        assert done.status in (-9, 0) and 8192 < len(done.output) <= 8192 + (1 << 16)
+        assert done.status == -signal.SIGKILL and 8192 < len(done.output) <= 8192 + (1 << 16)
 
 
 async def test_a_number_is_reserved_until_its_group_was_killed(tmp_path: Path) -> None:
@@ -113,20 +111,20 @@ async def test_what_cannot_be_started_or_watched(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("turns", TURNS)
-async def test_a_cancelled_run_leaves_nothing(tmp_path: Path, turns: int) -> None:
-    await cancelled_after(turns, lambda: run_program(sleeper(tmp_path), LIMIT_S, errors=True))
-    await none_is_left(tmp_path)
+async def test_a_cancelled_run_leaves_nothing(turns: int) -> None:
+    async with none_is_left():
+        await cancelled_after(turns, lambda: run_program(SLEEPER, LIMIT_S, errors=True))
 
 
-async def test_an_end_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
-    child = Child(sleeper(tmp_path), stdin=PIPE, output=len, errors=len)
-    with pytest.raises(asyncio.CancelledError):
-        async with asyncio.timeout(LIMIT_S):
-            ending = asyncio.ensure_future(child.end())
-            await asyncio.sleep(0)
-            ending.cancel()
-            await ending
-    await none_is_left(tmp_path)
+async def test_an_end_that_is_cancelled_leaves_nothing() -> None:
+    async with none_is_left():
+        child = Child(SLEEPER, stdin=PIPE, output=len, errors=len)
+        with pytest.raises(asyncio.CancelledError):
+            async with asyncio.timeout(LIMIT_S):
+                ending = asyncio.ensure_future(child.end())
+                await asyncio.sleep(0)
+                ending.cancel()
+                await ending
     assert await child.end() == -signal.SIGKILL
 
 
@@ -155,31 +153,30 @@ async def test_a_monitor_is_left_while_its_stream_ends(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("turns", TURNS)
-async def test_monitor(tmp_path: Path, turns: int) -> None:
-    monitor = LogMonitor(lambda *_, **__: None, lambda suffix: sleeper(tmp_path))
+async def test_monitor(turns: int) -> None:
+    monitor = LogMonitor(lambda *_, **__: None, lambda suffix: SLEEPER)
 
     async def work() -> None:
         async with monitor:
             for _ in range(turns):
                 await asyncio.sleep(0)
 
-    async with asyncio.timeout(20):
+    async with none_is_left(), asyncio.timeout(20):
         await work()
     assert monitor.state is MonitorState.STOPPED
-    await none_is_left(tmp_path)
 
 
 @pytest.mark.parametrize("turns", TURNS)
 async def test_probe_can_be_asked_again(tmp_path: Path, turns: int) -> None:
     """The caller has gone; the next one gets an answer."""
     program = tmp_path / "sandbox-exec"
-    program.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\nsleep 0.05\nexit 1\n")
+    program.write_text("#!/bin/sh\nsleep 0.05\nexit 1\n")
     program.chmod(0o755)
     probe = SeatbeltProbe(str(program))
-    await cancelled_after(turns, probe.ready)
-    async with asyncio.timeout(20):
-        await probe.ready()
-    await none_is_left(tmp_path)
+    async with none_is_left():
+        await cancelled_after(turns, probe.ready)
+        async with asyncio.timeout(20):
+            await probe.ready()
 
 
 async def test_constructs_that_do_not_compile_are_named(tmp_path: Path) -> None:
