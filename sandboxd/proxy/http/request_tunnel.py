@@ -156,6 +156,8 @@ class RequestTunnels:
         with self._preparing(tunnel):
             opening, begins_request = await self._read_opening(tunnel, covered)
         if opening.is_tls and self._outbound.ends_tls(connection.host, connection.port):
+            if self._slots.locked():  # it may have to wait for long
+                tunnel.greeting = None
             async with self._slots:
                 tunnel.hold(-tunnel.held)
                 await self._serve_tls(tunnel, opening)

@@ -18,6 +18,12 @@ from sandboxd.proxy.tls.faults import TlsEnd
 
 READ_SIZE: Final = 65536
 HEAD_READ_SIZE: Final = 8192
+MOST_EMPTY: Final = 65536
+"""Bytes of TLS records without content, more or less, after which a peer is cut off (KeyUpdate, RFC 8446, 4.6.3)."""
+_LEAST_READ: Final = 4096
+"""Read at a time from a peer that sends such: OpenSSL takes 2 ms for as many of them."""
+_PART: Final = 64
+"""One byte of content pays for so many bytes of records."""
 """Read size for a head or greeting. Surplus bytes stay in memory while a request is served."""
 _KEEPALIVE: Final = tuple(
     (getattr(socket, name), value)
@@ -83,6 +89,7 @@ class Stream:
     __slots__ = (
         "_ahead",
         "_between",
+        "_empty",
         "_kept",
         "_loop",
         "_pending",
@@ -107,6 +114,7 @@ class Stream:
         self._kept = False
         self._tls: TlsEnd | None = None
         self._between = False
+        self._empty = 0
         self.is_tunnelled = False
         """Set for requests inside a tunnel, which another process could not tell from requests to the proxy."""
 
@@ -127,7 +135,7 @@ class Stream:
         """Read like `sock_recv`, but only in the share's turn."""
         while self._tls is None or not self._tls.ended:  # a peer may wait for our end before it closes
             try:
-                data = self.socket.recv(most)
+                data = self.socket.recv(min(most, _LEAST_READ) if self._empty else most)
             except (BlockingIOError, InterruptedError):
                 self.share.spend()
             else:
@@ -173,8 +181,7 @@ class Stream:
         assert self._tls is not None
         if not data:
             raise ConnectionResetError("the peer closed the TLS connection without saying so")
-        self.share.spend(0, len(data) * CIPHER)
-        content = self._tls.receive(data)
+        content = self._content_of(self._tls, data)
         if output := self._tls.take_output():
             await self._send_bytes(output)
         return content
@@ -184,10 +191,19 @@ class Stream:
         data = self.socket.recv(most)
         if self._tls is None or not data:
             return data
-        self.share.spend(0, len(data) * CIPHER)
-        content = self._tls.receive(data)
+        content = self._content_of(self._tls, data)
         if not content and not self._tls.ended:
             raise BlockingIOError
+        return content
+
+    def _content_of(self, tls: TlsEnd, data: bytes) -> bytes:
+        """Return the content of records, charged by the clock. Raises ConnectionResetError for a peer without any."""
+        begun = time.perf_counter()
+        content = tls.receive(data)
+        self.share.spend_since(begun)
+        self._empty = max(0, self._empty + len(data) - _PART * len(content))
+        if self._empty > MOST_EMPTY:
+            raise ConnectionResetError("the peer sends TLS records without content")
         return content
 
     async def _readable(self) -> None:
