@@ -274,6 +274,47 @@ def test_a_place_that_is_not_safe_is_left_to_python(daemon: Daemon, tmp_path: Pa
     assert not daemon.requests
 
 
+LISTENER = """
+import os, socket, sys
+path, reply = sys.argv[1:]
+one = socket.socket(socket.AF_UNIX); one.bind(path); one.listen(); print("up", flush=True)
+while True:
+    with one.accept()[0] as connection:
+        if connection.recv(65536): connection.sendall(os.fsencode(reply))
+"""
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_listener_in_a_sandbox_is_not_believed(tmp_path: Path, inside: bool) -> None:
+    """Its pid namespace tells it from one outside."""
+    (tmp_path / "run").mkdir(mode=0o700)
+    path = tmp_path / "run" / "sandboxd.sock"
+    reply = line(result("/usr/bin/printf", "ran")).decode()
+    words = ["/usr/bin/python3", "-I", "-S", "-c", LISTENER, str(path), reply]
+    namespaces = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"] if inside else []
+    with subprocess.Popen([*namespaces, *words], stdout=subprocess.PIPE) as listener:
+        assert listener.stdout is not None and listener.stdout.readline() == b"up\n"
+        given: dict[str, Any] = {"env": {"SANDBOXD_SOCKET": str(path)}, "cwd": "/"}
+        done = subprocess.run(
+            [FRONT, "/usr/bin/echo", SCRIPT, "run", "true"], capture_output=True, check=False, **given
+        )
+        listener.kill()  # unshare ignores SIGTERM
+    assert done.stdout.startswith(USUAL_WAY.encode()) if inside else done.stdout == b"ran"
+
+
+def test_a_place_of_another_user_is_not_believed(daemon: Daemon) -> None:
+    daemon.reply = line(result("/usr/bin/printf", "ran"))
+    if os.geteuid():  # only root can make this situation
+        with pytest.raises(PermissionError):
+            os.chown(daemon.path, 65534, 65534)
+        return
+    for path in (daemon.path, daemon.path.parent):
+        os.chown(path, 65534, 65534)
+        assert daemon.front("run", "true").stdout.startswith(USUAL_WAY.encode()), path
+        os.chown(path, 0, 0)
+    assert daemon.front("run", "true").stdout == b"ran"
+
+
 @contextmanager
 def renamed(path: Path, to: Path) -> Iterator[None]:
     to.parent.mkdir(mode=0o700)
