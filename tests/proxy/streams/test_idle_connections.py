@@ -15,13 +15,15 @@ END = b"\r\n\r\n"
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer each request; `/bye` ends the connection."""
+    """Answer each request; `/bye` ends the connection, `/more` says something that was not asked for."""
     while True:
         head = await reader.readuntil(END)
         size = int(head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0] or b"0")
         await reader.readexactly(size)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
         await writer.drain()
+        if b"/more " in head:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
         if b"/bye " in head:
             return
 
@@ -54,8 +56,9 @@ async def test_a_connection_with_a_login_is_left_to_no_one(scheme: str) -> None:
     async with scripted_origin(serve) as origin, running_proxies("ok.test") as proxies:
         await ask(proxies, origin, "GET /", f"Authorization: {scheme} TlRM")
         await ask(proxies, origin, "GET /", "Authorization: Basic dTpw")
-        await ask(proxies, origin)
         assert origin.connections == 2
+        await ask(proxies, origin)
+        assert origin.connections == 2, "a login of one request is none of its connection"
 
 
 async def test_a_denied_one_is_closed_and_no_violation() -> None:
@@ -87,6 +90,24 @@ async def test_one_that_the_origin_ends_is_forgotten() -> None:
         assert await ask(proxies, origin, "GET /bye") == b"200"
         await wait_until_async(lambda: proxies.server.targets() == [], "it is closed")
         assert await ask(proxies, origin) == b"200" and origin.connections == 2
+
+
+async def test_unasked_bytes_reach_no_other_client() -> None:
+    """However they come: with the answer, or while the connection waits."""
+    async with scripted_origin(serve) as origin, running_proxies("ok.test") as proxies:
+        for number in range(1, 11):
+            await ask(proxies, origin, "GET /more")
+            assert await ask(proxies, origin, "GET /bye") == b"200" and origin.connections == 2 * number
+            await wait_until_async(lambda: proxies.server.targets() == [], "both are closed")
+
+
+async def test_none_is_kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandboxd.proxy.streams.idle_connections.IDLE_S", 0.0)
+    async with scripted_origin(serve) as origin, running_proxies("ok.test") as proxies:
+        await ask(proxies, origin)
+        await wait_until_async(lambda: proxies.server.targets() == [], "it is closed")
+        await ask(proxies, origin)
+        assert origin.connections == 2
 
 
 async def test_few_are_kept() -> None:
