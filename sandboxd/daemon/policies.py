@@ -389,7 +389,7 @@ class Policies:
         self._listeners: list[Callable[[Reloaded], None]] = []
         self._after_reload: list[Callable[[], None]] = []
         self._kept = {one.directory: one for one in kept}
-        if places.cli_file is not None and None not in self._kept:
+        if places.cli_file is not None:
             read_required(places.cli_file, places.home)
         self.own = self._read_project(None)
         self._projects: weakref.WeakValueDictionary[str, Project] = weakref.WeakValueDictionary()
