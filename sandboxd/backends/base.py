@@ -193,8 +193,8 @@ class PreparedHandle(LaunchHandle, Protocol):
     async def claim(self, arguments: Sequence[str], observer: Observer) -> Awaitable[object]:
         """Give it its command, which starts once the observer of the launch lets it start.
 
-        Return an awaitable that has to end before the command may start. Raises DaemonError where it is not the sandbox any more that it
-        was made as."""
+        Return an awaitable that has to end before the command may start. Raises DaemonError where it is not the sandbox
+        any more that it was made as."""
 
 
 Prepare = Callable[[str, Plan, Observer], Awaitable[tuple["LaunchSpec", PreparedHandle]]]
