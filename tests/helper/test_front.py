@@ -315,6 +315,56 @@ def test_a_place_of_another_user_is_not_believed(daemon: Daemon) -> None:
     assert daemon.front("run", "true").stdout == b"ran"
 
 
+def test_an_interpreter_that_cannot_be_executed_is_named(daemon: Daemon, tmp_path: Path) -> None:
+    (tmp_path / "python3").symlink_to("none")
+
+    def front(*words: str, limit: str = "true") -> tuple[int, str]:
+        started = [
+            "sh",
+            "-c",
+            f'{limit}; exec "$@"',
+            "sh",
+            str(FRONT),
+            str(tmp_path / "python3"),
+            SCRIPT,
+            "run",
+            *words,
+        ]
+        env = {"SANDBOXD_SOCKET": str(daemon.path), "PATH": os.defpath}
+        done = subprocess.run(started, capture_output=True, text=True, check=False, env=env, cwd="/")
+        return done.returncode, done.stderr
+
+    unusable = f"sandboxd: cannot execute {tmp_path}/python3\n"
+    assert front("--memory", "1G", "true") == (125, unusable)
+    daemon.reply = line(result("/bin/sh", "-c", "exit 3")) + line({"started": True, "violations": [{}]}).replace(
+        b'"id": 1', b'"id": 2'
+    )
+    assert front("true") == (3, unusable)
+    status, said = front("true", limit="ulimit -v 60000")
+    assert status == 125 and said.startswith("sandboxd: cannot reserve memory"), said
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_an_environment_has_its_interpreter(tmp_path: Path, own: bool) -> None:
+    """Without one, files beside the directory of the script are no installation, and a command may have made them."""
+    script = tmp_path / "bin" / "sandboxd"
+    planted = tmp_path / "lib" / "sandboxd" / MACHINE / "sandboxd"
+    for path, text in (
+        (script, (CHECKOUT / "scripts" / "sandboxd").read_text()),
+        (planted, "#!/bin/sh\necho planted\n"),
+    ):
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    (tmp_path / "pyvenv.cfg").touch()
+    if own:
+        (script.parent / "python3").symlink_to("/usr/bin/python3")
+    done = subprocess.run(
+        [script, "run", "true"], capture_output=True, text=True, check=False, env={"PATH": os.defpath}
+    )
+    assert (done.stdout == "planted\n") is own, done
+
+
 @contextmanager
 def renamed(path: Path, to: Path) -> Iterator[None]:
     to.parent.mkdir(mode=0o700)

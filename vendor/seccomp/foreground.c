@@ -81,5 +81,7 @@ int run(char **argv, char **variables, const char *directory) {
         call(rt_sigprocmask, SIG_SETMASK, &mask, 0, 8);
         hand_over();
     }
-    return wait_for(&waited);
+    int status = wait_for(&waited);
+    call(rt_sigprocmask, SIG_SETMASK, &mask, 0, 8); /* another try of Python's begins with what was inherited */
+    return status;
 }

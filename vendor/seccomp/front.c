@@ -31,6 +31,14 @@ struct progress now = {.status = -1};
 static char **words, *given[OPTIONS], **command;
 static unsigned word_count;
 
+_Noreturn static void fail(const char *what, const char *on) {
+    const char *const parts[] = {"sandboxd: cannot ", what, on, "\n"};
+    for (unsigned n = 0; n < sizeof parts / sizeof *parts; n++) {
+        call(write, 2, parts[n], length_of(parts[n]));
+    }
+    exit_with(now.status < 0 ? NOT_RUN : now.status);
+}
+
 static int same(const char *a, const char *b) {
     const char *rest = after(a, b);
     return rest && !*rest;
@@ -81,7 +89,7 @@ _Noreturn void usual_way(void) {
     words[-2] = "-I";
     words[-1] = true_name(words[-1]);
     call(execve, words[-3], words - 3, environment);
-    exit_with(NOT_RUN);
+    fail("execute ", words[-3]);
 }
 
 static char *number(long value) {
@@ -94,9 +102,7 @@ _Noreturn void hand_over(void) {
     static char code[] = "from sandboxd.cli.main import resume; resume()";
     long passed[] = {connection, answered(), now.requests, now.pid, now.signal, now.status};
     if (passed[1] < 0) {
-        static const char text[] = "sandboxd: cannot hold the answers of the daemon\n";
-        call(write, 2, text, sizeof text - 1);
-        exit_with(NOT_RUN);
+        fail("hold the answers of the daemon", "");
     }
     char **argument = space((word_count + 16) * sizeof *argument), **to = argument;
     *to++ = true_name(words[-2]);
@@ -114,7 +120,7 @@ _Noreturn void hand_over(void) {
     call(fcntl, passed[0], F_SETFD, 0);
     call(fcntl, passed[1], F_SETFD, 0);
     call(execve, argument[0], argument, environment);
-    exit_with(now.status < 0 ? NOT_RUN : now.status);
+    fail("execute ", argument[0]);
 }
 
 static void read_options(void) {
@@ -372,7 +378,7 @@ __attribute__((used)) _Noreturn void begin(long *stack) {
     word_count = (unsigned)stack[0] - 3;
     room = (char *)call(mmap, 0, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
     if ((long)room < 0 && (long)room > -4096) {
-        exit_with(NOT_RUN);
+        fail("reserve memory: the limit of address space is too low (ulimit -v)", "");
     }
     room_end = room + ROOM;
     read_options();

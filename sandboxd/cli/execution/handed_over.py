@@ -23,7 +23,9 @@ class HandedOver(Connection):
 
     def __init__(self, words: list[str]) -> None:
         connection, answers, requests, pid, signal, status = map(int, words[:6])
-        super().__init__(_socket.socket(fileno=connection))
+        sock = _socket.socket(fileno=connection)
+        sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, bytes(16))  # that of the front, for one answer
+        super().__init__(sock)
         os.set_inheritable(connection, False)
         with open(answers, "rb") as file:
             self._decoder.feed(file.read())
