@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import shlex
 
 from support.daemons import DaemonProcess
@@ -45,9 +46,10 @@ def test_the_steps_of_a_workflow_are_understood(shared_daemon: DaemonProcess) ->
 
 def test_a_project_has_one_session_by_its_variable(shared_daemon: DaemonProcess) -> None:
     identity, env = shared_daemon.identity, shared_daemon.environment()
-    lines = "sandboxd run -c 'echo kept >/tmp/shared'; sandboxd run cat /tmp/shared"
+    kept = f"/tmp/sdt-{secrets.token_hex(8)}"
+    lines = f"sandboxd run -c 'echo kept >{kept}'; sandboxd run cat {kept}"
     identity.write(identity.workspace / ".envrc", (EXAMPLES / "envrc").read_text())
     assert identity.run(["direnv", "allow", "."], env=env).returncode == 0
     done = identity.run(["direnv", "exec", ".", "sh", "-c", lines], env=env)
     assert done.stdout == "kept\n", done
-    assert identity.run(["sh", "-c", "sandboxd run cat /tmp/shared"], env=env).returncode == 1
+    assert identity.run(["sh", "-c", f"sandboxd run cat {kept}"], env=env).returncode == 1

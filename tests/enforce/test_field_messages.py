@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -156,14 +157,15 @@ def _places_of_the_sandbox_itself(daemon: DaemonProcess, identity: Identity, ori
 
 def _two_at_once(daemon: DaemonProcess) -> None:
     """Neither meets the other's files, nor the host's."""
-    line = "mkdir /tmp/pytest-of-x $TMPDIR/pytest-of-x && echo $TMPDIR && cat"
+    name = f"sdt-{secrets.token_hex(8)}"
+    line = f"mkdir /tmp/{name} $TMPDIR/{name} && echo $TMPDIR && cat"
     both = [daemon.popen("run", "-c", line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     lines = {one.stdout.readline() for one in both if one.stdout is not None}
     assert len(lines - {""}) == 2
     for one in both:
         one.communicate()
         assert one.returncode == 0
-    assert not Path("/tmp/pytest-of-x").exists()
+    assert not Path(f"/tmp/{name}").exists()
 
 
 def test_caches_of_package_managers(daemon: DaemonProcess, identity: Identity) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
 from typing import Any
 
@@ -126,7 +127,7 @@ def test_each_agent_has_one_session_which_ends_with_it(daemon: DaemonProcess) ->
 
 def test_commands_of_an_agent_share_tmp_and_localhost(daemon: DaemonProcess) -> None:
     """Those of another agent have neither."""
-    shared = f"/tmp/of-an-agent-{daemon.identity.uid}"
+    shared = f"/tmp/sdt-{secrets.token_hex(8)}"
     serve = f"echo mine >{shared}; cd $TMPDIR; echo served >kept; exec python3 -u -m http.server 3000"
     look = f"cat {shared} 2>&-; curl -s localhost:3000/kept || echo refused"
     for line, seen in ((serve, ["mine", "served"]), ("echo Serving", ["refused"])):

@@ -162,12 +162,12 @@ def packet_information():  # a control message that is only data
         return one.recvfrom(9)[1][0]
 attempt("own source", packet_information)
 def path_bound():
-    os.makedirs("/tmp/sub", exist_ok=True)
-    os.chdir("/tmp/sub"); os.umask(0o027)
+    own = "/tmp/sdt-" + os.urandom(8).hex()
+    os.mkdir(own); os.chdir(own); os.umask(0o027)
     try:
         with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as other:
             one.bind("relative"); one.listen()
-            other.bind("/tmp/sub/absolute")
+            other.bind(own + "/absolute")
             return oct(os.stat("relative").st_mode & 0o777) + " " + " ".join(sorted(os.listdir(".")))
     finally: os.chdir("/")
 attempt("own bind", path_bound)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import socket
 import subprocess
 import threading
@@ -185,7 +186,7 @@ def test_unix_sockets_by_path(start_daemon: StartDaemon, identity: Identity) -> 
         done = daemon.run("run", "--", "/usr/bin/python3", "-c", CONNECT, no[1])
         assert done.stdout == "hello\n", done.stderr
         # servers of the command's own, wherever they are
-        for mine in ("/tmp/mine.sock", "mine/server", "elsewhere"):
+        for mine in (f"/tmp/sdt-{secrets.token_hex(8)}", "mine/server", "elsewhere"):
             done = daemon.run("run", "--", "/usr/bin/python3", "-c", OWN_SERVER, mine)
             assert done.stdout == "own\n", done.stderr
         if interop is not None:
