@@ -151,6 +151,7 @@ def test_a_call_of_a_sandbox_that_fails_opens_nothing(faults: Faults, tmp_path: 
         counted = sorted(calls_until_the_command(trace.read_text()).items())
         chosen = [one for one in counted if one[0] not in NEVER and (WALK == "all" or one[0] in WALK.split(","))]
         rows = tuple((call, next(errors), when + 1) for call, count in chosen for when in range(count))
+    assert rows, "no call has such a name"
     began, wrong = Counter[bool](), {}
     for call, error, when in rows:
         inject = f"inject={call}:error={error}:when={when}"
@@ -167,11 +168,11 @@ def test_a_call_of_a_sandbox_that_fails_opens_nothing(faults: Faults, tmp_path: 
 
 
 @contextlib.contextmanager
-def failing(pids: list[int], inject: str) -> Iterator[None]:
-    """While calls of these processes fail."""
+def failing(pids: list[int], inject: str, note: Path) -> Iterator[None]:
+    """While calls of these processes fail; those that do are noted."""
     words = ["-e", f"inject={inject}", *(word for pid in pids for word in ("-p", str(pid)))]
     tracer = subprocess.Popen(
-        ["strace", "-f", "-o", "/dev/null", "-e", f"trace={inject.partition(':')[0]}", *words],
+        ["strace", "-f", "-o", str(note), "-e", f"trace={inject.partition(':')[0]}", *words],
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert tracer.stderr is not None
@@ -184,22 +185,25 @@ def failing(pids: list[int], inject: str) -> Iterator[None]:
         tracer.communicate()
 
 
-def test_a_call_of_the_daemon_that_fails_opens_nothing(faults: Faults) -> None:
+def test_a_call_of_the_daemon_that_fails_opens_nothing(faults: Faults, tmp_path: Path) -> None:
     assert faults.run()["output"] == DONE
     rows = IN_DAEMON[:4]
     if WALK:
         errors = cycle(ERRORS)
         rows = tuple((call, next(errors), when) for call, _, _ in IN_DAEMON for when in range(1, 13))
-    wrong = {}
+    wrong, note, took_effect = {}, tmp_path / "note", set()
     for call, error, when in rows:
         inject = f"{call}:error={error}:when={when}"
         pids = [faults.daemon.pid, *(one.pid for one in descendants(faults.daemon.pid))]
-        with failing(pids, inject):
+        with failing(pids, inject, note):
             begun = time.monotonic()
             answer = faults.run()
             print(f"{time.monotonic() - begun:6.2f} s {inject}: {answer}", flush=True)
+        if "(INJECTED)" in note.read_text():
+            took_effect.add(inject)
         if found := faults.wrong(answer):
             wrong[inject] = found, answer, faults.daemon.output()[-3000:]
         assert faults.daemon.process.poll() is None, (inject, faults.daemon.output())
         assert faults.run()["output"] == DONE, inject
     assert not wrong, "\n".join(map(str, wrong.items()))
+    assert WALK or len(took_effect) == len(rows), took_effect
