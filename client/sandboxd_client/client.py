@@ -98,7 +98,8 @@ class Client(RpcMethods):
     sessions of others, and no widening of rules. Otherwise commands without a session run in that of
     $SANDBOXD_SESSION, if it is set.
 
-    With `prepare` a blocking client keeps one sandbox ready after a command, for the next one in the same place."""
+    With `prepare` a blocking client keeps one sandbox ready after a command, for the next one in the same place; an
+    asynchronous one ignores it."""
 
     def __init__(
         self,
