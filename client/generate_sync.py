@@ -66,8 +66,11 @@ def main() -> int:
             different.append(name)
             if "--check" not in sys.argv[1:]:
                 target.write_text(text)
+    if different and "--check" in sys.argv[1:]:
+        print(f"not current: {' '.join(different)}\nhint: ./dev generate", file=sys.stderr)
+        return 1
     print(" ".join(different) or "nothing differs")
-    return 1 if different and "--check" in sys.argv[1:] else 0
+    return 0
 
 
 if __name__ == "__main__":
