@@ -111,17 +111,29 @@ def _read(name: str) -> bytes:
         os.close(number)
 
 
-_channels: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+class ProcessChannels:
+    """The channels of this process to its waiting sandboxes.
+
+    A fork closes its copies at once: the end of the parent has to be the end of a channel. Python never forgets a hook
+    of forks, so the one object belongs to the process, not to a client."""
+
+    def __init__(self) -> None:
+        self._open: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._close)
+
+    def pair(self) -> tuple[socket.socket, socket.socket]:
+        """Return a channel and the end for its sandbox."""
+        channel, given = socket.socketpair()
+        self._open.add(channel)
+        return channel, given
+
+    def _close(self) -> None:
+        for channel in tuple(self._open):
+            channel.close()
 
 
-def _leave_to_the_parent() -> None:
-    """Close what a fork has of the parent's: the end of the parent has to be the end of a channel."""
-    for channel in tuple(_channels):
-        channel.close()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_the_parent)
+_CHANNELS: Final = ProcessChannels()
 
 
 class Prepared:
@@ -131,8 +143,7 @@ class Prepared:
         """Spawn it. Raises OSError."""
         self.wrap, self.key, self.connections, self.inherited = wrap, key, connections, state
         self.owner = os.getpid()
-        self._channel, given = socket.socketpair()
-        _channels.add(self._channel)
+        self._channel, given = _CHANNELS.pair()
         try:
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
                 wrap.argv, stdin=given.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
