@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from bench.against import lines
 from bench.kernel_counters import Footprint
 from bench.peers import with_part
 from bench.rows import Row, table
-from bench.soak import Sample, drift
+from bench.soak.looks import Sample, drift
+from bench.soak.loop import Loop
+from bench.soak.page import Report
 from support.users import SYSTEM_PATH, Identity
 
 
@@ -106,6 +109,41 @@ def test_a_soak_finds_what_stays_behind(end: dict[str, Any], leak: str | None) -
     assert bool(leaks) is (leak is not None), leaks
     assert leak is None or any(leak in found for found in leaks)
     assert any("LEAK" in line for line in lines) is bool(leaks)
+
+
+@pytest.mark.parametrize(
+    ("end", "problem"),
+    [
+        ({}, None),
+        ({"memory, KB": 1101}, "memory"),
+        ({"descriptors": 5}, "descriptors: 4 → 5"),
+        ({"files": 2}, "files: 1 → 2"),
+        ({"processes in sandboxes": 1}, "processes in sandboxes"),
+        ({"wrong": 1}, "wrong"),
+        ({"prepared": 99}, "99 prepared commands of 100"),
+    ],
+)
+def test_a_loop_finds_what_stays_behind(end: dict[str, float], problem: str | None) -> None:
+    usual = {**samples()[0].counts, "prepared": 100, "commands": 101, "wrong": 0, "p50 ms": 5.0}
+    looks = [usual, {**usual, "files": 9, "processes in sandboxes": 4}, {**usual, **end}]
+    with subprocess.Popen(["true"], text=True) as ended:
+        found = list(Loop(100, ended, looks).problems())
+    assert bool(found) is (problem is not None) and all(str(problem) in one for one in found), found
+    unfinished = Loop(100, ended, looks[:1])
+    assert list(unfinished.problems()) == ["loop: it ended with status 0 after 1 looks"]
+
+
+def test_the_report_of_a_soak_has_start_half_and_end() -> None:
+    looks = samples({}, {"memory_kb": 1050}, {"memory_kb": 1060})
+    seconds = {"command": [(float(end), end / 1000) for end in range(101, 501)]}
+    loop = [{**looks[0].counts, "prepared": 7 * n, "commands": 7 * n, "p50 ms": n + 1.0} for n in range(4)]
+    report = Report(100.0, {"commands": 1234}, seconds, {"mixed load": looks}, loop)
+    text = "\n".join(report.lines(["mixed load: files: 1 → 2"]))
+    assert "- mixed load: files: 1 → 2\n" in text and "| commands | 1,234 |" in text
+    assert "| mixed load | memory, KB | 1,000 | 1,000 | 1,060 |" in text
+    assert "| command | 150.5 | 250.5 | 350.5 | 450.5 | 400 |" in text
+    assert "| prepared `true` of the loop | 21 of 21 |" in text
+    assert "Nothing stayed behind" in "\n".join(report.lines([]))
 
 
 def test_every_measurement_exists() -> None:

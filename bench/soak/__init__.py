@@ -1,0 +1,1 @@
+"""The soak: a mixed load for a long time, and what of it stays behind."""
