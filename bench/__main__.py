@@ -2,7 +2,8 @@
 
 Exit status 0 when everything could be measured, 1 when a row failed or a count is wrong. A missed time budget alone is
 printed and is no failure: machines differ. `--peers DIR` measures other sandboxes beside ours and nothing else.
-`--against REVISION` measures in turns with another revision and prints which figures grew by more than 10 %.
+`--against [REVISION]` measures in turns with another revision, or the last release, and prints which figures grew by
+more than 10 %; with `--quick` in a minute.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import importlib
 import json
 import os
 import platform
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -78,9 +80,12 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="WORD", help="only measurements with this in their name")
     parser.add_argument("--peers", type=Path, metavar="DIR", help="compare with sandboxes installed there")
     parser.add_argument("--write", action="store_true", help="with --peers: renew docs/performance.md")
-    parser.add_argument("--against", metavar="REVISION", help="compare with a revision of this repository")
+    parser.add_argument(
+        "--against", nargs="?", const="", metavar="REVISION", help="compare with a revision (the last release)"
+    )
     arguments = parser.parse_args()
-    if arguments.against:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what it has started and made goes with it
+    if arguments.against is not None:
         print(compare(arguments.against, arguments.only, arguments.quick))
         return 0
     # As an installed program is: compiled once, whatever the environment says about writing bytecode.

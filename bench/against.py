@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,21 +19,48 @@ from bench.private_daemon import ROOT
 
 ROUNDS = 3
 USUAL = ("warm_command", "command_line", "wrap_round_trip")
+QUICK = ("warm_command", "wrap_round_trip")
+QUICK_S = 40.0
+"""No round of the quick form begins after so long: it ends within a minute on two idle processors."""
 GROWTH = 1.1
+COMMITS = 100
+"""So far back is compared with where there is no release."""
 
 Figures = Mapping[str, tuple[float, str]]
 """Name of a row → figure and budget."""
 
 
 def compare(revision: str, only: str, quick: bool) -> str:
-    """Measures both revisions with the benchmark of this one; `only` chooses among the measurements."""
+    """Measures both revisions with the benchmark of this one; `only` chooses among the measurements.
+
+    Without a revision, the last release is one, else a commit of some time ago."""
+    begun = time.monotonic()
+    revision = revision or last_release(ROOT)
+    if not revision:
+        return "There is no earlier revision in this clone: nothing was compared."
     found: dict[str, list[Figures]] = {"old": [], "new": []}
     with _installed(revision) as old, _installed(None) as new:
-        for number in range(1 if quick else ROUNDS):
+        for number in range(ROUNDS):
+            if quick and number and time.monotonic() > begun + QUICK_S:
+                break
             for name, tree in {"old": old, "new": new}.items():
                 print(f"round {number + 1}, {name} …", file=sys.stderr, flush=True)
-                found[name].append(_figures(tree, [only] if only else USUAL))
-    return "\n".join(lines(_medians(found["old"]), _medians(found["new"]), revision))
+                found[name].append(_figures(tree, [only] if only else QUICK if quick else USUAL))
+    rounds = f"{len(found['new'])} round{'s' * (len(found['new']) > 1)} in turns"
+    return "\n".join((*lines(_medians(found["old"]), _medians(found["new"]), revision), rounds))
+
+
+def last_release(repository: Path) -> str:
+    """The newest tag before, else the commit so many ago, or the oldest of a shallow clone; "" for none."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=repository, capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    if tag := git("describe", "--tags", "--abbrev=0", "HEAD~1"):
+        return tag
+    earlier = git("rev-list", "--first-parent", f"--max-count={COMMITS}", "--abbrev-commit", "HEAD~1").split()
+    return earlier[-1] if earlier else ""
 
 
 def lines(old: Figures, new: Figures, revision: str) -> Iterator[str]:
@@ -99,9 +127,14 @@ def _figures(base: Path, only: Sequence[str]) -> Figures:
     for word in only:
         result = base / "result.json"
         words = [str(base / "venv" / "bin" / "python"), "-m", "bench", "--quick", "--only", word, "--json", str(result)]
-        done = subprocess.run(words, cwd=tree, capture_output=True, text=True)
+        with subprocess.Popen(words, cwd=tree, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as inner:
+            try:
+                _, said = inner.communicate()
+            except BaseException:
+                inner.terminate()  # and it ends its daemons
+                raise
         if not result.exists():
-            raise RuntimeError(f"{word}: {done.stderr.strip()[-400:]}")
+            raise RuntimeError(f"{word}: {said.strip()[-400:]}")
         rows = json.loads(result.read_text())["rows"]
         found |= {row["name"]: (row["value"], row["budget"]) for row in rows if not row["error"]}
         for row in rows:

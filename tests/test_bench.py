@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.__main__ import MEASURES, load
-from bench.against import lines
+from bench.against import last_release, lines
 from bench.kernel_counters import Footprint
 from bench.peers import with_part
 from bench.rows import Row, table
@@ -69,6 +70,25 @@ def test_what_grew_by_more_than_a_tenth_is_said_first() -> None:
     grown, others = said.split("The others:")
     assert "time: 1 → 1.11 (+11%)" in grown and "speed: 1 → 0.9 (-10%)" in grown
     assert all(name in others for name in ("same", "faster", "new: 1, not measured in v1"))
+
+
+def test_the_last_release_is_a_tag_or_some_commits_ago(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.test")
+        done = subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    git("init", "-q")
+    assert last_release(tmp_path) == "", "no commit"
+    git("commit", "-q", "--allow-empty", "-m", "one")
+    first = git("rev-parse", "--short", "HEAD")
+    git("tag", "v2")
+    assert last_release(tmp_path) == "", "a tag of this commit is this release"
+    git("tag", "-d", "v2")
+    git("commit", "-q", "--allow-empty", "-m", "two")
+    assert last_release(tmp_path) == first
+    git("tag", "v1", "HEAD~1")
+    assert last_release(tmp_path) == "v1"
 
 
 def samples(*changes: dict[str, Any]) -> list[Sample]:
