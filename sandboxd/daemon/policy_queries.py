@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -158,9 +158,12 @@ class PolicyQueries:
             )
         )
 
-    async def check_may_run(self, session: SandboxSession, request: WrapRequest, search: str) -> None:
+    async def check_may_run(
+        self, session: SandboxSession, request: WrapRequest, search: Callable[[], Awaitable[str]]
+    ) -> None:
         """Refuse what may not run at all, sandboxed or not.
 
+        `search` finds out the caller's PATH, by which rules know a program.
         Raises PolicyError `mode_none`, and `command_denied` for an explicit rule of permissions.deny."""
         if session.spec.permission_mode is PermissionMode.NONE:
             hint = "open a session in another permission mode"
@@ -175,7 +178,7 @@ class PolicyQueries:
                 f"permissions.deny cannot judge a line of {shell}, which has another syntax",
                 hint="use bash: sandboxd run --shell bash -c …",
             )
-        paths = self._program_paths(policy, session.id, request.cwd, search)
+        paths = self._program_paths(policy, session.id, request.cwd, await search())
         denial = await paths.decide(lambda resolve: denied_by_rule(policy, request.line, resolve))
         if denial is not None:
             where = f" in {denial.origin}" if denial.origin is not None else ""

@@ -41,8 +41,10 @@ async def caller_variables(
     return tuple((name, value) for name, value in found if value and value != of_daemon.get(name) and _is_usable(value))
 
 
-async def caller_search_path(call: MethodCall) -> str:
-    """Return the PATH of the caller's process, else the daemon's own."""
+async def caller_search_path(call: MethodCall, given: Mapping[str, str] | None = None) -> str:
+    """Return the PATH that was given, else that of the caller's process, else the daemon's own."""
+    if path := (given or {}).get("PATH"):
+        return path
     found = dict(await caller_variables(call, ("PATH",), None))
     return found.get("PATH") or call.around.places.environment.get("PATH", "")
 

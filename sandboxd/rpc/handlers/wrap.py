@@ -100,8 +100,7 @@ class WrapMethods:
             wrap_id, launch = await session.prepare(request)
             return self._result(wrap_id, launch, launch.warnings)
         try:
-            search = (params.env or {}).get("PATH") or await caller_search_path(call)
-            await self.questions.check_may_run(session, request, search)
+            await self.questions.check_may_run(session, request, lambda: caller_search_path(call, params.env))
         except DaemonError as error:
             self.events.tell(RunRefused(session.id, cwd, request.text, error.slug, error.message))
             raise
