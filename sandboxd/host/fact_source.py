@@ -199,7 +199,11 @@ class HostFacts:
         return remove_made(targets, since)
 
     async def resolve(self, path: str) -> ResolvedPath:
-        return await asyncio.to_thread(resolve, path, NullNameRecorder())
+        return (await self.resolve_all((path,)))[0]
+
+    async def resolve_all(self, paths: Iterable[str]) -> list[ResolvedPath]:
+        wanted, names = list(paths), NullNameRecorder()
+        return await asyncio.to_thread(lambda: [resolve(path, names) for path in wanted]) if wanted else []
 
     def forget(self, facts: Facts) -> None:
         if not isinstance(facts.stamp, _Stamp):

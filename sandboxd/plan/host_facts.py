@@ -277,6 +277,9 @@ class FactSource(Protocol):
     async def resolve(self, path: str) -> ResolvedPath:
         """Resolve one absolute path now."""
 
+    async def resolve_all(self, paths: Iterable[str]) -> list[ResolvedPath]:
+        """Resolve absolute paths now, in their order."""
+
     def look_again(self, path: str) -> None:
         """Discard answers about this path."""
 

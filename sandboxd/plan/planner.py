@@ -88,12 +88,14 @@ class Planner:
 
     async def _unreadable(self, layout: Layout, environment: Mapping[str, str]) -> tuple[str, ...]:
         """Return warnings about certificate files that commands may not read."""
+        named = dict(certificates_of(environment))
+        paths = list(dict.fromkeys(named.values()))
+        found = zip(paths, await self._facts.resolve_all(paths), strict=True)
+        decided = {path: self._decide(layout, path, resolved, write=False) for path, resolved in found}
         return tuple(
-            [
-                f"{name} names {neutralise(path)}, which the command may not read: {decision.text}"
-                for name, path in certificates_of(environment)
-                if not (decision := self._decide(layout, path, await self._facts.resolve(path), write=False)).allowed
-            ]
+            f"{name} names {neutralise(path)}, which the command may not read: {decided[path].text}"
+            for name, path in named.items()
+            if not decided[path].allowed
         )
 
     async def layout(self, policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Layout:
@@ -135,11 +137,10 @@ class Planner:
         """Decide whether a command in that place may connect to a Unix socket."""
         attribution = (await self.layout(policy, place)).attribution
         real = (await self._facts.resolve(path)).real
-        ends = [
-            attribution.leads_to(await self._facts.resolve(rule.path)) for rule in policy.network.allow_unix_sockets
-        ]
+        rules = await self._facts.resolve_all(rule.path for rule in policy.network.allow_unix_sockets)
+        ends = [attribution.leads_to(one) for one in rules]
         places = (place.runtime_dir, place.temporary_base, *place.private)
-        own = [(await self._facts.resolve(one)).real for one in places]
+        own = [one.real for one in await self._facts.resolve_all(places)]
         sockets = open_sockets(policy.network, ends, own)
         decision = decide_socket(real, sockets, private=attribution.is_private_socket(real))
         if by_place(decision, sockets) and attribution.can_bring(real):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -77,15 +78,15 @@ async def test_what_is_kept_has_a_bound_and_ends_with_the_session() -> None:
 async def test_variables_of_a_caller_outlast_a_plan_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
     """A prepared sandbox is planned without the variables of the command before and after it."""
     host, resolved = FakeHost({"/home/u/ca.pem": ""}), list[str]()
-    resolve = host.resolve
+    resolve_all = host.resolve_all
 
-    async def counted(path: str) -> ResolvedPath:
-        resolved.append(path)
-        return await resolve(path)
+    async def counted(paths: Iterable[str]) -> list[ResolvedPath]:
+        resolved.extend(asked := list(paths))
+        return await resolve_all(asked)
 
-    monkeypatch.setattr(host, "resolve", counted)
+    monkeypatch.setattr(host, "resolve_all", counted)
     planner, where = Planner(host), place()
-    caller = {"SSL_CERT_FILE": "/home/u/ca.pem"}
+    caller = {"SSL_CERT_FILE": "/home/u/ca.pem", "PIP_CERT": "/home/u/ca.pem"}
     for environment in (caller, {}, caller):
         await planner.plan(POLICY, where, ShellText("true"), environment)
     assert resolved == ["/home/u/ca.pem"]

@@ -48,6 +48,9 @@ class DictionaryHost:
     async def resolve(self, path: str) -> ResolvedPath:
         return self.where(path)
 
+    async def resolve_all(self, paths: Iterable[str]) -> list[ResolvedPath]:
+        return list(map(self.where, paths))
+
     def forget(self, facts: Facts) -> None:
         pass
 

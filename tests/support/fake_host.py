@@ -75,6 +75,9 @@ class FakeHost:
     async def resolve(self, path: str) -> ResolvedPath:
         return self.look(path)
 
+    async def resolve_all(self, paths: Iterable[str]) -> list[ResolvedPath]:
+        return list(map(self.look, paths))
+
     def remove_made(self, targets: Iterable[str], since: float) -> str:
         return ""
 
