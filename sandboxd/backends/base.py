@@ -209,7 +209,7 @@ class Backend(Protocol):
     async def ready(self) -> None:
         """Return when a sandbox can start. Raises HostError with cause and remedy."""
 
-    def end_session(self, directory: str) -> None:
+    async def end_session(self, directory: str) -> None:
         """Release what is kept for a session, by its temporary directory."""
 
     async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[LaunchSpec, LaunchHandle]:

@@ -567,7 +567,7 @@ class SandboxSession:
             await asyncio.wait(self._tasks)
         self.violations.close(keep=self.spec.implicit)
         self._parts.planner.forget(self._temporary)
-        self._parts.backend.end_session(self._temporary)
+        await self._parts.backend.end_session(self._temporary)
         await self._parts.temporary.remove_session(self.id)
         # The outcomes of its commands are kept, and this with them: not the settings of its project too, which would
         # be read again with every change.

@@ -71,7 +71,7 @@ class FakeBackend:
         if self.unavailable:
             raise HostError("sandbox_unavailable", self.unavailable, hint="run: sandboxd check")
 
-    def end_session(self, directory: str) -> None: ...
+    async def end_session(self, directory: str) -> None: ...
 
     async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[LaunchSpec, FakeHandle]:
         handle = FakeHandle(self, launch_id, plan, observer)

@@ -137,14 +137,14 @@ class LinuxBackend:
             return frozenset()
         return self._overlays.decide(overlay_directory(session_tmp), {"tmp": TMP, "home": home})
 
-    def end_session(self, directory: str) -> None:
+    async def end_session(self, directory: str) -> None:
         """End the overlays of a session, by its temporary directory."""
         if directory:
-            self._overlays.forget(overlay_directory(directory))
+            await self._overlays.end(overlay_directory(directory))
 
     async def aclose(self) -> None:
         """Wait for running clean-ups."""
-        self._overlays.close()
+        await self._overlays.aclose()
         while self._looking:
             await asyncio.wait(self._looking)
 
@@ -253,6 +253,7 @@ class LinuxBackend:
         running = self._completion.of(options, recipe.capture, partial(self._unprotected, launch))
         setup: Preparation = running
         launch.mounts = running.mounts if waits else None
+        launch.begins = running.begin
         if plan.view.guards or recipe.denied:
             self._appearances.ready()
             setup = GuardedSetup(setup, late_names)

@@ -15,7 +15,7 @@ import os
 import shutil
 import socket
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,6 +71,15 @@ class _Keeper:
     """Of one in memory: the mount, whose room is asked for."""
     is_own: bool = True
     making: asyncio.Lock = field(default_factory=asyncio.Lock)
+    directories: asyncio.Task[list[str]] | None = None
+    """Makes its directories, and finds the names in them."""
+
+
+When = Callable[[], Awaitable[None]]
+
+
+async def at_once() -> None:
+    """Wait for nothing."""
 
 
 class SessionOverlays:
@@ -97,6 +106,14 @@ class SessionOverlays:
             decided = self._decided[directory] = frozenset(found)
         return decided
 
+    def make_directories(self, overlays: Sequence[Mount]) -> None:
+        """Begin with the directories of those that have not been made."""
+        for one in overlays:
+            keeper = self._keeper(one)
+            if keeper.namespace < 0 and keeper.directories is None:
+                making = asyncio.to_thread(_make_directories, os.path.dirname(one.source), one.target)
+                keeper.directories = asyncio.get_running_loop().create_task(making, name=f"overlay-{keeper.point}")
+
     def are_kept(self, overlays: Sequence[Mount]) -> bool:
         """Return whether all of these have been made, so that a command needs only copies."""
         kept = map(self._kept, overlays)
@@ -107,40 +124,64 @@ class SessionOverlays:
         root = os.path.dirname(overlay.source)
         keeper = self._keepers.get(root)
         if keeper is not None and keeper.namespace >= 0 and not os.path.isdir(root):
-            self.forget(root)
+            self.forget((overlay,))
             return None
         return keeper
 
-    async def trees(self, network: int, overlays: Sequence[Mount], size: int | None) -> list[HeldDescriptor]:
+    def _keeper(self, overlay: Mount) -> _Keeper:
+        root = os.path.dirname(overlay.source)
+        return self._kept(overlay) or self._keepers.setdefault(root, _Keeper(f"{root}/view"))
+
+    async def trees(
+        self, network: int, overlays: Sequence[Mount], size: int | None, when: When = at_once
+    ) -> list[HeldDescriptor]:
         """Return a mount for each overlay, to be put once. Raises NamespaceError, LaunchError.
 
-        `network` is a namespace of a sandbox; it is borrowed while this runs."""
+        `network` is a namespace of a sandbox, borrowed while this runs. None is made before `when` has returned."""
         found: list[HeldDescriptor] = []
         try:
             for one in overlays:
-                found += await self._tree(network, one, size)
+                found += await self._tree(network, one, size, when)
         except BaseException:
             close_all(found)
             raise
         return found
 
-    async def _tree(self, network: int, overlay: Mount, size: int | None) -> list[HeldDescriptor]:
-        root = os.path.dirname(overlay.source)
-        keeper = self._kept(overlay) or self._keepers.setdefault(root, _Keeper(f"{root}/view"))
+    async def _tree(self, network: int, overlay: Mount, size: int | None, when: When) -> list[HeldDescriptor]:
+        keeper = self._keeper(overlay)
         async with keeper.making:
             if keeper.namespace < 0:
-                try:
-                    made = await asyncio.to_thread(_make_directories, root, overlay.target)
-                    program = NamespaceProgram.of(_make(root, overlay, size, made))
-                    (namespace,) = await self._worker.take(network, program)
-                except OSError as error:
-                    hint = "check the free space there, or: sandboxd settings set sandbox.filesystem.tmp private"
-                    message = f"cannot make the directories of {overlay.target}: {error.strerror}"
-                    raise LaunchError("overlay_failed", message, hint=hint) from error
-                keeper.namespace = namespace.detach()
-        found = await self._worker.take(keeper.namespace, NamespaceProgram.of(_copy(keeper)))
+                found = await self._made(keeper, network, overlay, size, when)
+            else:
+                found = await self._worker.take(keeper.namespace, NamespaceProgram.of(_copy(keeper)))
         if size is not None and keeper.mount < 0:
             keeper.mount = os.dup(found[0].fileno())
+        return found
+
+    async def _made(
+        self, keeper: _Keeper, network: int, overlay: Mount, size: int | None, when: When
+    ) -> list[HeldDescriptor]:
+        """Make an overlay, and return the first copy of its mount."""
+        root = os.path.dirname(overlay.source)
+        self.make_directories((overlay,))
+        assert keeper.directories is not None
+        try:
+            names = await asyncio.shield(keeper.directories)
+            await when()
+            program = NamespaceProgram.of((*_make(root, overlay, size, names), _clone(keeper)))
+            namespace, *found = await self._worker.take(network, program)
+        except NamespaceError:
+            keeper.directories = None  # who made room for the next attempt may have removed some
+            raise
+        except OSError as error:
+            keeper.directories = None
+            hint = "check the free space there, or: sandboxd settings set sandbox.filesystem.tmp private"
+            message = f"cannot make the directories of {overlay.target}: {error.strerror}"
+            raise LaunchError("overlay_failed", message, hint=hint) from error
+        if self._keepers.get(root) is not keeper:
+            close_all((namespace, *found))
+            raise LaunchError("launch_failed", "its session has ended", hint="run the command in another session")
+        keeper.namespace = namespace.detach()
         return found
 
     def look_anew(self, overlays: Sequence[Mount]) -> Iterator[asyncio.Future[list[socket.socket]]]:
@@ -167,13 +208,22 @@ class SessionOverlays:
                 with contextlib.suppress(OSError):
                     keeper.namespace = os.open(f"/proc/{process}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
 
-    def forget(self, directory: str) -> None:
-        """End the overlays below the directory of a session."""
+    async def end(self, directory: str) -> None:
+        """End the overlays below the directory of a session, which may be removed then."""
+        ended = self._drop(directory)
+        making = [one.directories for one in ended if one.directories is not None]
+        await asyncio.gather(*making, return_exceptions=True)
+        if ended:
+            await asyncio.to_thread(_unmount, ended)
+
+    def forget(self, overlays: Sequence[Mount]) -> None:
+        """Drop these overlays."""
+        for one in overlays:
+            _unmount(self._drop(os.path.dirname(one.source)))
+
+    def _drop(self, directory: str) -> list[_Keeper]:
         self._decided.pop(directory, None)
-        for root in [root for root in self._keepers if is_below(root, directory)]:
-            keeper = self._keepers.pop(root)
-            for number in filter(lambda one: one >= 0, (keeper.namespace, keeper.mount)):
-                os.close(number)
+        return [self._keepers.pop(root) for root in list(self._keepers) if is_below(root, directory)]
 
     def hand_over(self) -> Iterator[OverlayRecord]:
         """Yield the records of all overlays, and let go of them."""
@@ -188,9 +238,16 @@ class SessionOverlays:
         """Take over an overlay of an earlier daemon."""
         self._keepers[record.root] = _Keeper(record.point, record.namespace)
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """End all overlays; commands that run keep theirs."""
-        self.forget("/")
+        await self.end("/")
+
+
+def _unmount(keepers: Sequence[_Keeper]) -> None:
+    """Let go of mounts, for which the kernel takes a millisecond or two."""
+    for one in keepers:
+        for number in filter(lambda number: number >= 0, (one.namespace, one.mount)):
+            os.close(number)
 
 
 async def why_no_overlays(worker: NamespaceWorker, network: int, pid: int, directory: str, lower: str = "/tmp") -> str:
@@ -217,7 +274,7 @@ async def why_no_overlays(worker: NamespaceWorker, network: int, pid: int, direc
     except OSError as error:
         return error.strerror or str(error)
     finally:
-        overlays.close()
+        await overlays.aclose()
         await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
     return ""
 
@@ -293,8 +350,12 @@ def _copy(keeper: _Keeper) -> Iterator[Step]:
     """Yield the steps that hand out a copy of the mount."""
     if keeper.is_own:
         yield from _forget_names(keeper)
+    yield _clone(keeper)
+
+
+def _clone(keeper: _Keeper) -> SystemCall:
     arguments = (_AT_CWD, keeper.point, _CLONE | _CLOSE_ON_EXEC)
-    yield SystemCall("open_tree", arguments, Then.GIVE, f"copy the mount at {keeper.point}")
+    return SystemCall("open_tree", arguments, Then.GIVE, f"copy the mount at {keeper.point}")
 
 
 def _forget_names(keeper: _Keeper) -> Iterator[Step]:

@@ -63,7 +63,7 @@ class SeatbeltBackend:
     async def ready(self) -> None:
         self._tools = await self._find_tools()
 
-    def end_session(self, directory: str) -> None:
+    async def end_session(self, directory: str) -> None:
         """Do nothing: sessions keep nothing but their directory."""
 
     async def launch(self, launch_id: str, plan: Plan, observer: Observer) -> tuple[LaunchSpec, LaunchHandle]:

@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from weakref import WeakKeyDictionary
 
 from sandboxd.backends.base import Listeners
@@ -29,7 +29,7 @@ from sandboxd.backends.linux.network.namespace_program import (
 )
 from sandboxd.backends.linux.network.namespace_request import HeldDescriptor, NamespaceError
 from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker, WaitingProgram
-from sandboxd.backends.linux.session_overlays import SessionOverlays, close_all, cover
+from sandboxd.backends.linux.session_overlays import SessionOverlays, When, at_once, close_all, cover
 from sandboxd.errors import LaunchError
 from sandboxd.paths import mount_field
 
@@ -103,33 +103,41 @@ class RunningSetup:
         self._trees: asyncio.Task[list[HeldDescriptor]] | None = None
         self._around: bytes | None = None
         """The mounts around bubblewrap when it copied them."""
+        self._makes_overlays = False
+        """The overlays of its session began with its birth."""
         self._pids = 0, 0
+
+    def begin(self) -> None:
+        """Begin with the directories of overlays: bubblewrap has just been started."""
+        self._setup.overlays.make_directories(self._options.overlays)
 
     def born(self, pid: int, bubblewrap: int) -> None:
         with contextlib.suppress(LaunchError):  # it has ended already, which is reported elsewhere
             self._around = _mounts_around(bubblewrap)
         overlays = self._options.overlays
-        copies = bool(overlays) and self._setup.overlays.are_kept(overlays)  # its user namespace has no ids yet
+        copies = bool(overlays) and self._setup.overlays.are_kept(overlays)
         if self._capture is None and not copies:
             return
         try:
             network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return
-        if copies:
-            self._trees = asyncio.ensure_future(self._take_trees(os.dup(network)))
         try:
-            if self._capture is None:
-                return
-            stay = self._setup.worker.stay(network, _early(self._capture))
-            self._begun = _Begun(pid, _identity(network), stay)
+            if self._capture is not None:
+                stay = self._setup.worker.stay(network, _early(self._capture))
+                self._begun = _Begun(pid, _identity(network), stay)
+            if overlays:
+                self._makes_overlays = not copies
+                when = at_once if copies or self._begun is None else partial(_has_ids, self._begun)
+                self._trees = asyncio.ensure_future(self._take_trees(os.dup(network), when))
         finally:
             os.close(network)
 
-    async def _take_trees(self, network: int) -> list[HeldDescriptor]:
-        """Take a mount of each overlay; `network` is closed."""
+    async def _take_trees(self, network: int, when: When = at_once) -> list[HeldDescriptor]:
+        """Take a mount of each overlay; `network` is closed. One that has to be made is made after `when`."""
+        options = self._options
         try:
-            return await self._setup.overlays.trees(network, self._options.overlays, self._options.tmp_size)
+            return await self._setup.overlays.trees(network, options.overlays, options.tmp_size, when)
         finally:
             os.close(network)
 
@@ -149,6 +157,8 @@ class RunningSetup:
         begun, self._begun = self._begun, None
         if begun is not None and (begun.pid != pid or begun.network != _identity(network)):
             begun.stay.close()
+            if self._makes_overlays:
+                self._setup.overlays.forget(self._options.overlays)
             raise LaunchError("launch_failed", "bubblewrap reported another process as process 1 of the sandbox")
         if begun is not None and begun.stay.has_failed:
             begun.stay.close()
@@ -203,10 +213,7 @@ class RunningSetup:
     async def _cover(self, pid: int, listeners: Listeners, around: bytes) -> None:
         assert listeners.inside is not None
         network, options = listeners.inside.fileno(), self._options
-        if self._trees is None:
-            self._trees = asyncio.ensure_future(self._take_trees(os.dup(network)))
-        taking, self._trees = self._trees, None
-        trees = await taking
+        trees = await self._taken(network)
         try:
             steps = cover(options.overlays, _mounts_around(pid))
             mounts = _mounts_of(pid)
@@ -221,6 +228,14 @@ class RunningSetup:
         self._setup.check_mounts(_mounts_around(pid), around, options)  # what was moved meanwhile is elsewhere now
         for late in programs_of(options.lasting):
             await self._start(pid, network, late)
+
+    async def _taken(self, network: int) -> list[HeldDescriptor]:
+        """Return the mounts that were taken at the birth, else those of now."""
+        taking, self._trees = self._trees, None
+        if taking is not None:
+            with contextlib.suppress(NamespaceError):
+                return await taking
+        return await self._take_trees(os.dup(network))
 
     def _whole(self, pid: int, network: int) -> _Work | None:
         """Run all steps now."""
@@ -315,6 +330,17 @@ def programs_of(steps: Sequence[Step]) -> Iterator[NamespaceProgram]:
         size += length
     if part:
         yield NamespaceProgram.of(part)
+
+
+async def _has_ids(begun: _Begun) -> None:
+    """Wait for the first steps, by which a new user namespace has its ids. Raises NamespaceError where it has none."""
+    await begun.stay.settled()
+    try:
+        if all(_read(f"/proc/{begun.pid}/{kind}_map") for kind in ("uid", "gid")):
+            return
+    except OSError:
+        pass  # it has ended
+    raise NamespaceError("the user namespace has no ids yet")
 
 
 def _close_trees(taking: asyncio.Future[list[HeldDescriptor]]) -> None:

@@ -97,6 +97,8 @@ class Launching:
         self.mounts: Callable[[], object] | None = None
         """Looks at the mounts of a prepared sandbox, until it has a command."""
         self._mounts: object = None
+        self.begins: Callable[[], None] | None = None
+        """Begins with the set-up while bubblewrap starts."""
         self.limits: LaunchLimits | None = None
 
     def take_limits(self, limits: LaunchLimits) -> None:
@@ -108,6 +110,8 @@ class Launching:
         self.was_claimed = self.mounts is None
         self._process = pid
         self._observer.claimed(pid)
+        if self.begins is not None:
+            self.begins()
 
     def listening(self, listeners: Listeners) -> None:
         self._observer.listening(listeners)

@@ -164,6 +164,10 @@ class WaitingProgram:
         self._are_taken = True
         return sockets
 
+    async def settled(self) -> None:
+        """Wait for the outcome of the first part, whatever it is."""
+        await asyncio.wait([self._opened])
+
     @property
     def is_done(self) -> bool:
         """Return whether the outcome of the first part is known."""
