@@ -16,8 +16,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO, Any, Final
+
+from sandboxd_client.records import dataclass
 
 DEVNULL: Final = subprocess.DEVNULL
 PIPE: Final = subprocess.PIPE

@@ -10,8 +10,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from sandboxd_client.records import dataclass
 
 Process = tuple[int, int]
 """Process id and start time in clock ticks since boot, which name a process for good (proc_pid_stat(5), field 22)."""

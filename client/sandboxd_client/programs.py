@@ -15,7 +15,8 @@ import os
 import pwd
 import stat
 import sys
-from dataclasses import dataclass
+
+from sandboxd_client.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

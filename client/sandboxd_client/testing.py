@@ -19,12 +19,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from types import TracebackType
 from typing import Any, Literal, TextIO, get_args, get_origin, get_type_hints
 
 from sandboxd_client import __version__
 from sandboxd_client.errors import RpcError
+from sandboxd_client.records import dataclass
 from sandboxd_client.transport.activation import LOCK_NAME
 from sandboxd_client.wire import codes
 from sandboxd_client.wire.framing import FrameError, JsonTextError, LineDecoder, encode_line

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 
 from structlog.typing import FilteringBoundLogger
@@ -82,6 +81,7 @@ from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.temporary_directories import TemporaryRoot
 from sandboxd.runtime.violations.violation_store import ViolationFeed
 from sandboxd_client import programs
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.location import STATE_DIRECTORY
 
 

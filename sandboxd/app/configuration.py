@@ -7,7 +7,6 @@ import pwd
 import ssl
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from sandboxd.daemon.settings.settings_places import SettingsPlaces
@@ -18,6 +17,7 @@ from sandboxd.rpc.socket import ListeningSocket, take_passed
 from sandboxd.runtime.certificate_trust import OwnTrust
 from sandboxd.settings.files.trust import OpenedPlaces, opened_file
 from sandboxd_client import programs
+from sandboxd_client.records import dataclass, field
 from sandboxd_client.wire.location import LocationError, socket_path
 
 

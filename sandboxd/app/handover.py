@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from structlog.typing import FilteringBoundLogger
 
@@ -44,6 +44,7 @@ from sandboxd.runtime.session_records import SessionState, joined
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.temporary_directories import TemporaryRecord, TemporaryRoot
 from sandboxd.runtime.violations.violation_store import FeedRecord, ViolationFeed
+from sandboxd_client.records import dataclass, field
 
 SETTLING_S = 0.4
 """Seconds that unfinished work may take before it is cut."""

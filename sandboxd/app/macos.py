@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 
 from sandboxd.app.loaded_code import own_code
 from sandboxd.app.platform import BackendContext, Platform
@@ -23,6 +22,7 @@ from sandboxd.host.directories import user_directories
 from sandboxd.host.fact_source import HostFacts
 from sandboxd.host.features import CheckStep
 from sandboxd.rpc.peer import Identity, identify
+from sandboxd_client.records import dataclass, field
 
 SUPERVISOR = os.path.abspath(supervise.__file__)
 SETTLE_S = 0.1

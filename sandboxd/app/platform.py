@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
@@ -18,6 +17,7 @@ from sandboxd.policy.decision import Decision
 from sandboxd.policy.model import Policy
 from sandboxd.runtime.session import Inherited, LaunchPlanner
 from sandboxd.runtime.socket_gate import FindSockets
+from sandboxd_client.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

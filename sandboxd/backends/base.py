@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from sandboxd.plan.host_facts import SocketFile
 from sandboxd.plan.plan import Plan
 from sandboxd.policy.hosts.host_patterns import IPAddress
 from sandboxd.policy.violation import DenialEvent
+from sandboxd_client.records import dataclass, field
 
 LONGEST_GRACE_S = 600.0
 """Between TERM and KILL, also where no daemon kills earlier."""

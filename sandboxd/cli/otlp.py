@@ -12,7 +12,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final, Protocol
@@ -29,6 +28,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sandboxd import __version__
 from sandboxd_client import Client, SandboxdError
+from sandboxd_client.records import dataclass
 
 BATCH: Final = 500
 LONGEST: Final = 1 << 20

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -27,6 +26,7 @@ from sandboxd.runtime.events import (
     RunStarted,
 )
 from sandboxd.runtime.prompts.prompt_records import Asked, ResolvedQuestion
+from sandboxd_client.records import dataclass
 
 _FAST = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5)
 _PEOPLE = (1, 2.5, 5, 10, 30, 60, 120, 300)

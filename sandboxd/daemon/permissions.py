@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sandboxd.daemon.policies import Policies
 from sandboxd.daemon.policy_queries import PolicyQueries
@@ -38,6 +38,7 @@ from sandboxd.runtime.prompts.prompt_records import (
 from sandboxd.runtime.session import SandboxSession
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.settings.files.trust import real_path
+from sandboxd_client.records import dataclass
 
 LONGEST_COMMAND = 16 << 10
 """Longest command of a prompt, which shows all of it."""

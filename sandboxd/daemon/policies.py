@@ -16,7 +16,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from structlog.typing import FilteringBoundLogger
@@ -37,6 +37,7 @@ from sandboxd.settings.layer import PROJECT_DISTRUST, Layer, layer_from_values
 from sandboxd.settings.merge import Settings, changed_keys, merge
 from sandboxd.settings.origins import Source
 from sandboxd.settings.problems import Problem, Severity
+from sandboxd_client.records import dataclass, field
 
 PROJECTS_KEPT = 64
 """Number of projects that stay loaded without an open session."""

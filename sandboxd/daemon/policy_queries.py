@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
 from typing import Protocol
 
 from sandboxd.backends.base import Backend
@@ -28,6 +27,7 @@ from sandboxd.proxy.host_addresses import ClosedPorts, HostAddresses
 from sandboxd.runtime.session import SandboxSession
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapRequest
+from sandboxd_client.records import dataclass
 
 JUDGED_SHELLS = frozenset(("ash", "bash", "dash", "ksh", "mksh", "sh"))
 """Shells whose lines are read as rules for commands read them."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from sandboxd_client.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 from sandboxd.backends.base import Backend
 from sandboxd.daemon.audit.audit_recorder import AuditRecorder
@@ -17,6 +16,7 @@ from sandboxd.policy.hosts.egress import actual_layers, describe_egress
 from sandboxd.policy.hosts.parent_proxies import EnvironmentProxies
 from sandboxd.runtime.session import with_time_limit
 from sandboxd.runtime.sessions import Sessions
+from sandboxd_client.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

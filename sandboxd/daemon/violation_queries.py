@@ -6,7 +6,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from sandboxd.daemon.suggestions import Lesson, lesson_of
 from sandboxd.errors import CallerError
@@ -14,6 +13,7 @@ from sandboxd.policy.explain.annotation import annotate, strip
 from sandboxd.policy.violation import Violation
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.violations.violation_store import Cleared, Tell, ViolationFeed, ViolationStore
+from sandboxd_client.records import dataclass
 
 __all__ = ["Cleared", "ViolationQueries", "ViolationSnapshot"]
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from sandboxd.errors import HostError
 from sandboxd.handover.document import Incoming
+from sandboxd_client.records import dataclass
 
 DAEMON: Final = "daemon"
 """Key of the daemon's own entry; sessions and commands have their ids."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from sandboxd.errors import HostError
 from sandboxd.handover.record import RecordError, read_record, write_record
+from sandboxd_client.records import dataclass, field
 
 FORMAT = 1
 """Version of the form around the records."""

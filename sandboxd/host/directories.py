@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from dataclasses import dataclass
 
 from sandboxd.errors import HostError
+from sandboxd_client.records import dataclass
 
 TEMPORARY_PARENT = "/var/tmp"
 """On disk, kept over a reboot, and not hidden by the `/tmp` of a sandbox."""

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from sandboxd.errors import PolicyError
 from sandboxd.host.cache_scan import CacheScan
@@ -27,6 +27,7 @@ from sandboxd.host.watch.directory_changes import Changes, Interest
 from sandboxd.host.watch.name_watch import NameWatch
 from sandboxd.plan.host_facts import Facts, Found, GitConfigTarget, GitDir, PathKind, PathObstacle, ResolvedPath, Scan
 from sandboxd.plan.host_queries import BoundedNeed, HostQueries, ScanQuery
+from sandboxd_client.records import dataclass, field
 
 _TRIES = 20
 MOST_REGISTERED = 50_000

@@ -15,13 +15,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from sandboxd.errors import HostError, PolicyError
 from sandboxd.host.git.config_targets import configuration_of_user
 from sandboxd.host.resolve import NullNameRecorder
 from sandboxd.host.tools import Bwrap, find_bwrap
+from sandboxd_client.records import dataclass
 
 _TIMEOUT_S = 20.0
 OLDEST_LINUX = (5, 12)

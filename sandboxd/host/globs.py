@@ -16,7 +16,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import translate
 from functools import lru_cache
 from itertools import count
@@ -29,6 +29,7 @@ from sandboxd.host.watch.directory_changes import Changes, Interest
 from sandboxd.paths import is_below
 from sandboxd.plan.host_facts import Found, PathKind, Symlink
 from sandboxd.plan.host_queries import literal_name, split_pattern
+from sandboxd_client.records import dataclass
 
 MAX_MATCHES = 50_000
 MAX_DIRECTORIES = 200_000

@@ -14,7 +14,6 @@ import os
 import re
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fnmatch import translate
 
 from sandboxd.errors import PolicyError
@@ -22,6 +21,7 @@ from sandboxd.host.placeholders.placeholder import is_absent
 from sandboxd.host.resolve import NameRecorder, kind_of, reject_closed, resolve
 from sandboxd.host.watch.directory_changes import Changes, Interest
 from sandboxd.plan.host_facts import Found, PathKind
+from sandboxd_client.records import dataclass
 
 MAX_DIRECTORIES = 100_000
 _BARE = frozenset({"HEAD", "refs", "objects"})

@@ -7,10 +7,10 @@ import re
 import stat
 import subprocess
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from sandboxd.errors import HostError
 from sandboxd_client import programs
+from sandboxd_client.records import dataclass
 
 OLDEST_BWRAP = (0, 8, 0)
 INSTALL = "install it: apt-get install bubblewrap, dnf install bubblewrap, pacman -S bubblewrap"

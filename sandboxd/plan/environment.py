@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -15,6 +14,7 @@ from sandboxd.plan.request import Place
 from sandboxd.policy.sockets.control_sockets import canonical_socket_path
 from sandboxd.policy.sockets.socket_decisions import OpenSockets, decide_socket
 from sandboxd.policy.sockets.socket_variables import SOCKET_VARIABLES, named_sockets
+from sandboxd_client.records import dataclass, field
 
 NO_PROXY = "localhost,127.0.0.1,::1,*.local"
 _JAVA_NO_PROXY = "localhost|127.0.0.1|[::1]|*.local"

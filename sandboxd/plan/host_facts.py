@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from sandboxd.plan.host_queries import HostQueries
 from sandboxd.plan.request import Place
+from sandboxd_client.records import dataclass, field
 
 
 class PathKind(StrEnum):

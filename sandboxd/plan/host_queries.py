@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sandboxd.errors import PolicyError
 from sandboxd.plan.request import DEFAULT_SHELLS, Place
@@ -21,6 +21,7 @@ from sandboxd.policy.paths.protected_names import (
 )
 from sandboxd.policy.paths.rule_paths import quoted
 from sandboxd.policy.sockets.control_sockets import FINDABLE, usual_places
+from sandboxd_client.records import dataclass
 
 ALWAYS_EXCLUDED = ("/proc", "/sys", "/dev")
 """Never scanned: no rule can name a file in them."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
-from dataclasses import dataclass
 
 from sandboxd.paths import is_below
 from sandboxd.plan.filesystem.mounts import Mark, Mount, Operation, PathEntry, Visibility
@@ -15,6 +14,7 @@ from sandboxd.plan.filesystem.path_table import MarkReason, PathTable
 from sandboxd.plan.host_facts import Facts, PathKind
 from sandboxd.plan.request import Place
 from sandboxd.policy.model import NetworkPolicy
+from sandboxd_client.records import dataclass
 
 _MASK, _INJECT = "sandbox.credentials.mask", "sandbox.credentials.inject"
 

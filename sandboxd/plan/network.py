@@ -5,9 +5,9 @@ The gate decides on hosts for each connection, under the policy of that moment."
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sandboxd.policy.model import NetworkPolicy
+from sandboxd_client.records import dataclass
 
 USUAL_PORTS = (22, 80, 443)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from sandboxd.errors import PolicyError
@@ -24,6 +24,7 @@ from sandboxd.plan.trust import bundle_path, terminated_hosts, trust_variables
 from sandboxd.policy.model import NO_LIMITS, FilePolicy, Limits, Missing, PathRule, Policy
 from sandboxd.policy.sockets.socket_decisions import OpenSockets
 from sandboxd.settings.origins import Source
+from sandboxd_client.records import dataclass, field
 
 LAYERS = ("filesystem", "namespaces")
 MOST_MOUNTS = 50_000

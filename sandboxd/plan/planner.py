@@ -6,7 +6,7 @@ needs that one call, the environment and the argv."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from sandboxd.plan.environment import EnvironmentChange, addresses_of, certificates_of
@@ -25,6 +25,7 @@ from sandboxd.policy.model import Policy
 from sandboxd.policy.paths.path_decisions import decide_path
 from sandboxd.policy.sockets.socket_decisions import by_place, decide_socket, open_sockets, with_condition
 from sandboxd.policy.violation import ViolationKind
+from sandboxd_client.records import dataclass
 
 KEPT = 64
 """Cached layouts, one for each session and working directory; the oldest is dropped first."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from sandboxd.policy.model import PathRule
+from sandboxd_client.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

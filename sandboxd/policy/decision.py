@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from sandboxd.settings.origins import Origin
+from sandboxd_client.records import dataclass
 
 
 class Behavior(StrEnum):

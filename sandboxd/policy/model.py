@@ -5,7 +5,6 @@ reload makes a new one with the next generation number. `policy.build.build_poli
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sandboxd.policy.decision import Behavior
@@ -13,6 +12,7 @@ from sandboxd.policy.hosts.host_patterns import HostPattern
 from sandboxd.policy.hosts.parent_proxies import ParentProxy
 from sandboxd.settings.origins import BUILT_IN, Origin, Source
 from sandboxd.settings.problems import Problem
+from sandboxd_client.records import dataclass, field
 
 
 class Missing(StrEnum):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from sandboxd.policy.decision import Decision
 from sandboxd.settings.origins import Origin
+from sandboxd_client.records import dataclass
 
 
 class ViolationKind(StrEnum):

@@ -6,7 +6,6 @@ to a prompt go through it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from sandboxd.policy.commands.command_patterns import parse_command_pattern
@@ -19,6 +18,7 @@ from sandboxd.policy.model import PathRule, Policy, PortRange
 from sandboxd.policy.paths.rule_paths import PathScope
 from sandboxd.policy.paths.wide_places import why_wide_place
 from sandboxd.policy.sockets.control_sockets import control_socket
+from sandboxd_client.records import dataclass
 
 METADATA: Final = "serves metadata of cloud machines, which includes credentials"
 MOST_PORTS: Final = 16

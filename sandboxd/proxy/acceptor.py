@@ -9,7 +9,6 @@ import errno
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from sandboxd.handover.record import Descriptor
@@ -17,6 +16,7 @@ from sandboxd.proxy.fair_share import CONNECTION, Share
 from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.outbound import Outbound
 from sandboxd.proxy.streams.stream import Stream, hurry, send_at_once
+from sandboxd_client.records import dataclass
 
 Serve = Callable[[Stream, Outbound, ProxyLimits], Awaitable[None]]
 """Serves one client connection until it ends, and closes it."""

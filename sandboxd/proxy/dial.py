@@ -14,7 +14,6 @@ import socket
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from itertools import islice
 from typing import Final, Protocol
@@ -23,6 +22,7 @@ from sandboxd.errors import CallerError, HostError
 from sandboxd.policy.hosts.host_patterns import Host, HostSyntaxError, IPAddress, parse_host
 from sandboxd.proxy.limits import DEFAULT, ProxyLimits
 from sandboxd.proxy.streams.stream import hurry, keep_alive, reset, send_at_once
+from sandboxd_client.records import dataclass
 
 MOST_ANSWERS: Final = 16
 MOST_RESOLVED: Final = 64

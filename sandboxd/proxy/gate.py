@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from sandboxd.policy.decision import Behavior, Decision, Reason
@@ -34,6 +34,7 @@ from sandboxd.policy.hosts.request_rules import HttpRequest, decide_request, end
 from sandboxd.policy.model import HostRule, NetworkPolicy
 from sandboxd.proxy.dial import DialError, Resolver
 from sandboxd.proxy.session_bounds import SessionBounds
+from sandboxd_client.records import dataclass
 
 Ask = Callable[[Host, int, Decision], Awaitable[Decision]]
 """Prompts the user with host, port and the ASK decision with its hint.

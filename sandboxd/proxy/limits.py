@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 
 from sandboxd.proxy.fair_share import Turns
+from sandboxd_client.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import errno
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
@@ -38,6 +37,7 @@ from sandboxd.proxy.tls.authority import Authority
 from sandboxd.proxy.transparent.captured_connections import Captures, Elsewhere
 from sandboxd.proxy.upstream.parent_dialer import ParentDialer
 from sandboxd.proxy.upstream.user_proxy import ServeUser, UserPort, serve_user_http, serve_user_socks
+from sandboxd_client.records import dataclass
 
 ServeChecked = Callable[[Stream, Outbound, ProxyLimits, Check | None], Awaitable[None]]
 

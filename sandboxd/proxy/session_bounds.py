@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from sandboxd.policy.decision import Behavior, Decision, Reason
@@ -16,6 +15,7 @@ from sandboxd.policy.hosts.host_rules import compile_rules
 from sandboxd.policy.hosts.public_suffixes import registrable_domain
 from sandboxd.policy.model import NetworkPolicy, UploadRule
 from sandboxd.quantities import size_text
+from sandboxd_client.records import dataclass
 
 DOMAINS: Final = 8
 """Names of a whole session, as a multiple of those below one domain."""

@@ -7,7 +7,6 @@ import json
 import os
 import stat
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sandboxd.daemon.settings.reload import Reloading
@@ -18,6 +17,7 @@ from sandboxd.policy.display import neutralise
 from sandboxd.policy.paths.wide_places import why_wide_project
 from sandboxd.rpc.peer import Caller, MethodAccess
 from sandboxd.runtime.sessions import Sessions
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.params import ParamsError
 
 MOST_SETTINGS = 64 << 10

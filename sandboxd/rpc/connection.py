@@ -22,7 +22,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 from structlog.typing import FilteringBoundLogger
@@ -44,6 +44,7 @@ from sandboxd.rpc.jsonrpc import (
 from sandboxd.rpc.peer import AGENT, Caller
 from sandboxd.rpc.room import LARGE, MOST_HELD, MOST_LARGE, ClientRoom, InFlight
 from sandboxd.rpc.shares import ClientShare
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire import codes
 from sandboxd_client.wire.framing import FrameError, JsonTextError, LineDecoder, encode_line
 from sandboxd_client.wire.jsontext import loads

@@ -26,13 +26,13 @@ import socket
 import struct
 import sys
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
 from sandboxd.errors import CallerError
 from sandboxd.processes import MOST_ANCESTORS, Process, parent_of
 from sandboxd.rpc.peer_macos import check_peer
+from sandboxd_client.records import dataclass, field
 
 _SO_PEERCRED: int = getattr(socket, "SO_PEERCRED", 17)
 _SO_PEERGROUPS = 59

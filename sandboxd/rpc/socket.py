@@ -19,11 +19,11 @@ import socket
 import stat
 import sys
 from collections.abc import MutableMapping
-from dataclasses import dataclass
 
 from sandboxd.errors import HostError
 from sandboxd.handover.record import Descriptor
 from sandboxd.rpc.launchd_socket import activated_sockets
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.location import LocationError, check_path, make_directory
 
 LOCK_NAME = "lock"

@@ -10,12 +10,12 @@ import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from sandboxd.errors import HostError
 from sandboxd.plan.trust import SYSTEM_BUNDLES, bundle_path, callers_files, java_store_path, terminated_hosts
 from sandboxd.policy.model import NetworkPolicy
 from sandboxd.proxy.tls.authority import Authority, AuthorityRecord, java_store
+from sandboxd_client.records import dataclass
 
 MOST_BYTES = 8 << 20
 """Of one file of certificates."""

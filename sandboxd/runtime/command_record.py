@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import enum
 import os
-from dataclasses import dataclass
 
 from sandboxd.handover.record import NO_DESCRIPTOR, Descriptor, write_record
 from sandboxd.plan.host_facts import SocketsAtStart
 from sandboxd.proxy.server import ProxyRecord
 from sandboxd.runtime.servers.published_ports import PublishedRecord
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapRequest
+from sandboxd_client.records import dataclass
 
 
 class State(enum.Enum):

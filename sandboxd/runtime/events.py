@@ -6,11 +6,11 @@ and are told as they are."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.violation import Violation
 from sandboxd.runtime.prompts.prompt_records import Asked, ResolvedQuestion
+from sandboxd_client.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

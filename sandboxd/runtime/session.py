@@ -7,7 +7,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -41,6 +41,7 @@ from sandboxd.runtime.socket_gate import FindSockets, SocketGate, SocketsInside
 from sandboxd.runtime.temporary_directories import TemporaryRoot
 from sandboxd.runtime.violations.violation_store import ViolationFeed, ViolationStore
 from sandboxd.runtime.wrap import NO_OVERRIDES, HeldSettings, Overrides, WrapRequest, check_restrictions
+from sandboxd_client.records import dataclass, field
 
 STOP_GRACE_S = 1.0
 TIME_LIMIT = "time-limit"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from sandboxd.policy.decision import PermissionMode
@@ -12,6 +12,7 @@ from sandboxd.proxy.session_bounds import BoundsRecord
 from sandboxd.runtime.command_record import CommandRecord
 from sandboxd.runtime.prompts.grants import GrantsRecord
 from sandboxd.runtime.violations.violation_store import ViolationsRecord
+from sandboxd_client.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import asyncio
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 
@@ -19,6 +18,7 @@ from sandboxd.runtime.command import Command
 from sandboxd.runtime.session import STOP_GRACE_S, Inherited, PolicyOf, SandboxSession, SessionParts
 from sandboxd.runtime.session_records import SessionSpec, SessionState
 from sandboxd.runtime.wrap import WrapOutcome, WrapRequest
+from sandboxd_client.records import dataclass
 
 OUTCOMES_KEPT = 512
 """Outcomes of ended commands: a client asks right after the end, or never. One holds some 4 KB."""

@@ -11,7 +11,7 @@ import asyncio
 import errno
 import posixpath
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sandboxd.backends.base import AnswerConnect, ConnectAttempt
 from sandboxd.paths import is_below
@@ -20,6 +20,7 @@ from sandboxd.plan.host_facts import FoundSocket, ResolvedPath, SocketFile, Sock
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.model import NetworkPolicy
 from sandboxd.policy.sockets.socket_decisions import by_place, decide_socket, open_sockets
+from sandboxd_client.records import dataclass
 
 DECISIONS_AT_ONCE = 4
 """Decisions of one command in progress, so that threads are left for others."""

@@ -15,12 +15,12 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import TracebackType
 
 from sandboxd.errors import HostError
 from sandboxd.handover.record import Descriptor
 from sandboxd.runtime.tree_removal import remove_tree
+from sandboxd_client.records import dataclass
 
 _LOCK = "lock"
 _PREFIX = "d-"

@@ -6,12 +6,13 @@ import hashlib
 import os
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from sandboxd.errors import CallerError, DaemonError, LaunchError, PolicyError
 from sandboxd.policy.hosts.publication import Publication
 from sandboxd.policy.model import AuditPolicy, CommandPolicy, NetworkPolicy, Policy
 from sandboxd.settings.origins import Source
+from sandboxd_client.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

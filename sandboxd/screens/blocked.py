@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from sandboxd.policy.display import neutralise
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.messages.violations import ViolationRecord
 
 KEPT: Final = 20_000
@@ -31,6 +31,9 @@ class Filter:
             return True
         searched = (one.target, one.command, one.process or "", one.rule or "", one.outcome, one.operation)
         return self.text.lower() in "\0".join(searched).lower()
+
+
+_ALL = Filter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class History:
 
     def view(
         self,
-        wanted: Filter = Filter(),
+        wanted: Filter = _ALL,
         unfolded: Container[tuple[str, str]] | None = None,
         *,
         folded_rows: int = 0,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sandboxd.policy.display import neutralise
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.messages.check import CheckResult
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sandboxd.policy.display import neutralise
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.messages.commands import RunningCommandRecord
 from sandboxd_client.wire.messages.sessions import SessionRecord
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from sandboxd.policy.display import neutralise
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.messages.prompts import Answer, PermissionRequest, PermissionResolved, Scope, SuggestionRecord
 
 LONGEST: Final = 20000

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sandboxd.policy.display import neutralise
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.messages.origins import OriginRecord
 from sandboxd_client.wire.messages.policy import ExplainKind, ExplainResult
 from sandboxd_client.wire.messages.settings import LockedKey, SettingsGetResult, SettingsProblem, SettingValue

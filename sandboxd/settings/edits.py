@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -16,6 +15,7 @@ from sandboxd.settings.layer import layer_from_values, nearest_key
 from sandboxd.settings.merge import Settings
 from sandboxd.settings.origins import Source
 from sandboxd.settings.problems import Severity
+from sandboxd_client.records import dataclass
 
 
 class Act(StrEnum):

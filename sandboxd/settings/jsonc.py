@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from sandboxd.errors import SettingsError
+from sandboxd_client.records import dataclass, field
 
 MAX_BYTES = 4 * 1024 * 1024
 """The limit for a settings file, checked before parsing."""

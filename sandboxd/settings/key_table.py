@@ -8,11 +8,11 @@ docs/settings.md shows the same table.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from sandboxd.settings.origins import Source
+from sandboxd_client.records import dataclass
 
 
 class Combine(StrEnum):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -20,6 +19,7 @@ from sandboxd.settings.problems import Problem, Severity, error, warning
 from sandboxd.settings.rules import RuleSyntaxError, doubt_about, parse_rule
 from sandboxd.settings.schema import SettingsFile, all_keys, section_of
 from sandboxd.settings.tools import RuleList
+from sandboxd_client.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

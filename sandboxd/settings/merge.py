@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from sandboxd.settings.key_table import MANAGED_LISTS, MANAGED_ONLY, TABLE, Combine, Effect, KeyRow
@@ -18,6 +17,7 @@ from sandboxd.settings.presets import PRESETS
 from sandboxd.settings.problems import Problem, first_fatal
 from sandboxd.settings.rules import RuleSyntaxError, parse_rule
 from sandboxd.settings.schema import Section
+from sandboxd_client.records import dataclass, field
 
 PRECEDENCE = (
     Source.MANAGED,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from sandboxd_client.records import dataclass
 
 
 class Source(StrEnum):

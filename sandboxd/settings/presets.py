@@ -4,7 +4,7 @@ A preset either opens or closes, never both. A project file may name only those 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from sandboxd_client.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

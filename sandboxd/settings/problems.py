@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 
 from sandboxd.errors import SettingsError
 from sandboxd.settings.origins import Origin
+from sandboxd_client.records import dataclass
 
 _OF_A_CALL = "correct the option, or the settings of the call"
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 
 from sandboxd.settings.tools import FOREIGN, TOOLS, Feeds, Parameter, RuleList
+from sandboxd_client.records import dataclass
 
 _TOOL = re.compile(r"[A-Za-z_*][A-Za-z0-9_.\-*]*")
 _ONE_SERVER = re.compile(r"mcp__[A-Za-z0-9_.\-]+?__.*")

@@ -7,8 +7,9 @@ them, since a running command cannot wait for a question about each file."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from sandboxd_client.records import dataclass, field
 
 
 class RuleList(StrEnum):

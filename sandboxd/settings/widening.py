@@ -6,13 +6,13 @@ counts unless it is the strictest of its key."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from sandboxd.settings.key_table import TABLE, Combine, Effect, KeyRow
 from sandboxd.settings.layer import Layer, Placed
 from sandboxd.settings.merge import plain, tightens
 from sandboxd.settings.origins import Origin, Source
+from sandboxd_client.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

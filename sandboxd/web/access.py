@@ -11,9 +11,11 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from enum import IntEnum
 from typing import Any, Final
+
+from sandboxd_client.records import dataclass
 
 LINK_S: Final = 600.0
 PAIRING_S: Final = 120.0

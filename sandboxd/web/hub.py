@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final, Protocol
 
 from sandboxd.screens.blocked import Filter
@@ -21,6 +21,7 @@ from sandboxd.screens.rules import LISTS, explain_query, explained, policy_of
 from sandboxd.screens.state import ScreenState
 from sandboxd.web.access import Role
 from sandboxd_client import AsyncClient, RpcError, SandboxdError
+from sandboxd_client.records import dataclass
 from sandboxd_client.transport.answers import Notification
 from sandboxd_client.wire.messages.methods import METHODS
 from sandboxd_client.wire.params import decode, encode

@@ -10,7 +10,6 @@ import os
 import signal
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sandboxd.web.access import ROLES, Door, EntryRefused, PageSession, Role, write_private
@@ -19,6 +18,7 @@ from sandboxd.web.control import answering, ask, path_beside
 from sandboxd.web.hub import Hub
 from sandboxd.web.server import LOOPBACK, PAGE, Site, application, bound, serving
 from sandboxd_client.errors import SandboxdError
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.location import STATE_DIRECTORY
 
 __all__ = ["ROLES", "PageStart", "Wanted", "ask", "path_beside", "run"]

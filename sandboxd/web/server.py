@@ -20,7 +20,6 @@ import socket
 import ssl
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
 from aiohttp import web
@@ -29,6 +28,7 @@ from sandboxd.web.access import Door, Entry, EntryRefused, PageSession
 from sandboxd.web.channel import LONGEST, PageChannel
 from sandboxd.web.hub import Hub
 from sandboxd_client import SandboxdError
+from sandboxd_client.records import dataclass, field
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MOST_CONNECTIONS: Final = 256

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from sandboxd_client.records import dataclass
 from sandboxd_client.running.launching import Launch
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.violations import ViolationRecord

@@ -11,7 +11,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import IO, Any, Literal, TypedDict, TypeVar
 
@@ -23,6 +23,7 @@ from sandboxd_client.errors import (
     SettingsChanged,
     WrapOutdated,
 )
+from sandboxd_client.records import dataclass
 from sandboxd_client.running.commands import Path, absolute, is_in_sandbox, sendable_search_path, sendable_settings
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
 from sandboxd_client.wire.messages.prompts import PermissionRequestResult

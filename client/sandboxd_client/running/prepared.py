@@ -19,10 +19,11 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import IO, Any, Final
 
 from sandboxd_client.errors import ConnectionLost, SandboxdError
+from sandboxd_client.records import dataclass
 from sandboxd_client.rpc import RpcMethods
 from sandboxd_client.running.commands import absolute
 from sandboxd_client.running.launching import Command, Launch, SpawnOptions, spawn_arguments, wrapped_launch

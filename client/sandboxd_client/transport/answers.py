@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sandboxd_client.errors import WrongVersion
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.messages.methods import NOTIFICATIONS, Method
 from sandboxd_client.wire.params import ParamsError, decode_result
 

@@ -17,7 +17,6 @@ import resource
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from sandboxd.backends.base import Listeners
@@ -28,6 +27,7 @@ from sandboxd.policy.model import Limits
 from sandboxd.policy.violation import DenialEvent, limit_met
 from sandboxd.processes import ProcessTable, tree_of
 from sandboxd.quantities import size_text
+from sandboxd_client.records import dataclass
 
 CONTROLLERS = frozenset({"cpu", "memory", "pids"})
 LOOK_EVERY_S = 0.2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from sandboxd.backends.linux.bwrap.bwrap_options import BwrapOptions, render
@@ -19,6 +19,7 @@ from sandboxd.backends.linux.seccomp.filter import build_filter
 from sandboxd.errors import LaunchError
 from sandboxd.plan.filesystem.mounts import FileView, Mount
 from sandboxd.plan.plan import Plan, ProcessLimit
+from sandboxd_client.records import dataclass
 
 HTTP_PORT = 3128
 SOCKS_PORT = 1080

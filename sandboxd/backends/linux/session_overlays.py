@@ -16,7 +16,6 @@ import shutil
 import socket
 import stat
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandboxd.backends.linux.bwrap.mount_check import escaped
@@ -36,6 +35,7 @@ from sandboxd.errors import LaunchError
 from sandboxd.handover.record import Descriptor
 from sandboxd.paths import is_below, mount_field
 from sandboxd.plan.filesystem.mounts import Mount, Operation
+from sandboxd_client.records import dataclass, field
 
 _AT_CWD, _CLOSE_ON_EXEC = -100, os.O_CLOEXEC
 _NEW_MOUNTS = 0x20000  # CLONE_NEWNS

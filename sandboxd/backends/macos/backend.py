@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from sandboxd.backends.base import LaunchHandle, LaunchSpec, Listeners, Observer
 from sandboxd.backends.macos.environment import seatbelt_environment
@@ -17,6 +16,7 @@ from sandboxd.backends.macos.seatbelt.dialect import TIOCSTI
 from sandboxd.backends.macos.tokens import ProxyPassword
 from sandboxd.errors import HostError, LaunchError
 from sandboxd.plan.plan import Plan
+from sandboxd_client.records import dataclass
 
 EXPIRES_IN_S = 60.0
 BACKLOG = 512

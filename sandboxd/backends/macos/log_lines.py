@@ -16,7 +16,8 @@ import base64
 import binascii
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from sandboxd_client.records import dataclass, field
 
 LONGEST_LINE = 16 * 1024
 LONGEST_TARGET = 4096

@@ -12,7 +12,6 @@ import contextlib
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, repeat
 
@@ -21,6 +20,7 @@ from sandboxd.backends.macos.log_lines import Denial, LogLines, make_tag
 from sandboxd.backends.macos.refusals import refusal_of
 from sandboxd.children import PIPE, Child
 from sandboxd.errors import HostError
+from sandboxd_client.records import dataclass
 
 LOG = "/usr/bin/log"
 PAUSES_S = (1.0, 2.0, 5.0, 15.0, 60.0)

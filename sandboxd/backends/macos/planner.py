@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from sandboxd.backends.macos.environment import private_name
@@ -23,6 +23,7 @@ from sandboxd.plan.planner import Planner
 from sandboxd.plan.request import DEFAULT_SHELLS, NO_VARIABLES, Argv, Place, ShellText
 from sandboxd.policy.model import Policy
 from sandboxd.settings.origins import Source
+from sandboxd_client.records import dataclass
 
 LAYERS = ("seatbelt",)
 _NOTHING = Profile("")

@@ -9,12 +9,12 @@ import importlib.machinery
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sandboxd.cli.arguments import Help, Option, UsageError, visible
 from sandboxd.cli.daemon_client import no_words
 from sandboxd_client import programs
 from sandboxd_client.errors import SandboxdError
+from sandboxd_client.records import dataclass
 from sandboxd_client.running.commands import absolute
 from sandboxd_client.transport.connection import usable_path
 

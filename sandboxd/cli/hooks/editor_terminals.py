@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from sandboxd.cli.hooks.hook_event import own_program
@@ -14,6 +13,7 @@ from sandboxd.cli.output import fail
 from sandboxd.errors import SettingsError
 from sandboxd.settings.jsonc import parse_jsonc
 from sandboxd.settings.jsonc_edit import remove_key, set_value
+from sandboxd_client.records import dataclass
 
 _MAC = sys.platform == "darwin"
 _SYSTEM = "osx" if _MAC else "linux"

@@ -8,13 +8,13 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sandboxd import PACKAGE
 from sandboxd.cli.arguments import CWD, JSON, NO_AUTOSTART, Help, UsageError, suggestion, visible
 from sandboxd.cli.daemon_client import client, print_json
 from sandboxd_client.errors import SandboxdError
+from sandboxd_client.records import dataclass
 
 KEY = "sandbox.profiles"
 _ACTIONS = ("list", "show", "lint")

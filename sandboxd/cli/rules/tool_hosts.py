@@ -12,13 +12,13 @@ import re
 import subprocess
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from sandboxd_client.errors import SandboxdError
 from sandboxd_client.programs import find, without_code
+from sandboxd_client.records import dataclass
 
 _TIMEOUT_S: Final = 30.0
 _LARGEST: Final = 1 << 20

@@ -9,7 +9,8 @@ from __future__ import annotations
 import plistlib
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from sandboxd_client.records import dataclass
 
 LAUNCHCTL = "/bin/launchctl"
 LABEL = "dev.sandboxd.agent"

@@ -6,11 +6,11 @@ import os
 import pwd
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from sandboxd.cli.service.systemd_units import SERVICE, SOCKET, properties
 from sandboxd_client import programs
 from sandboxd_client.errors import SandboxdError
+from sandboxd_client.records import dataclass, field
 
 _TIMEOUT_S = 100.0
 """Longer than the time limits of the units for start and stop."""

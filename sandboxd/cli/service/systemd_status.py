@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from sandboxd import __version__
 from sandboxd.cli.arguments import visible
@@ -27,6 +26,7 @@ from sandboxd.cli.service.systemd_units import (
 )
 from sandboxd_client import Client
 from sandboxd_client.errors import SandboxdError
+from sandboxd_client.records import dataclass
 from sandboxd_client.transport.activation import daemon_pid
 from sandboxd_client.transport.connection import usable_path
 

@@ -6,7 +6,8 @@ program, its environment, and a socket in another place than the default."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from sandboxd_client.records import dataclass
 
 SERVICE = "sandboxd.service"
 SOCKET = "sandboxd.socket"

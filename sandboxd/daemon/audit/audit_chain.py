@@ -14,8 +14,9 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from sandboxd_client.records import dataclass, field
 
 GENESIS = "0" * 64
 OPENED = "opened"

@@ -11,7 +11,6 @@ import datetime
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from structlog.typing import FilteringBoundLogger
@@ -39,6 +38,7 @@ from sandboxd.runtime.events import (
 )
 from sandboxd.runtime.prompts.prompt_records import Asked, ResolvedQuestion
 from sandboxd.settings.origins import Origin
+from sandboxd_client.records import dataclass
 
 SYNC_S = 1.0
 _MORE_READ = 2048

@@ -13,7 +13,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Final
 
 from structlog.typing import FilteringBoundLogger
@@ -22,6 +21,7 @@ from sandboxd.daemon.restart.descriptor_store import ManagerMessage, Store, remo
 from sandboxd.handover.crash_documents import DAEMON, Extent, name_of
 from sandboxd.handover.document import Outgoing
 from sandboxd.runtime.events import Event, RunEnded, RunStarted
+from sandboxd_client.records import dataclass, field
 
 KEPT_AFTER_S: Final = 0.2
 """Seconds until a command is stored, and until a change is written."""

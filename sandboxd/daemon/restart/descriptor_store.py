@@ -18,7 +18,6 @@ import re
 import select
 import socket
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from sandboxd.children import run_program
@@ -26,6 +25,7 @@ from sandboxd.errors import HostError
 from sandboxd.handover.crash_documents import document_in, gathered, parse_name
 from sandboxd.handover.document import Incoming, Outgoing, read_document
 from sandboxd_client import programs
+from sandboxd_client.records import dataclass
 
 FIRST = 3
 """SD_LISTEN_FDS_START."""

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sandboxd import __version__
 from sandboxd.children import run_program
@@ -27,6 +27,7 @@ from sandboxd.daemon.lifecycle import SIGNALS
 from sandboxd.errors import HostError
 from sandboxd.handover.document import READABLE, VERSIONS, Incoming, Outgoing, read_document
 from sandboxd_client import programs
+from sandboxd_client.records import dataclass
 
 TRIAL_S = 30.0
 _THREADS_END_S = 1.0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sandboxd.settings.layer import Layer, parse_layer
 from sandboxd.settings.origins import Source
+from sandboxd_client.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import posixpath
 import pwd
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sandboxd.daemon.settings.settings_places import SettingsPlaces
@@ -24,6 +24,7 @@ from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.presets import PRESETS
 from sandboxd.settings.problems import Problem, error
 from sandboxd.settings.schema import json_schema
+from sandboxd_client.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sandboxd.daemon.policies import Policies, Project
@@ -21,6 +21,7 @@ from sandboxd.settings.files.writing import edit_file
 from sandboxd.settings.key_table import TABLE
 from sandboxd.settings.merge import Settings, changed_keys
 from sandboxd.settings.origins import Source
+from sandboxd_client.records import dataclass
 
 __all__ = ["Change", "Changed", "change_of", "change_project", "change_settings", "excluding", "without_effect"]
 

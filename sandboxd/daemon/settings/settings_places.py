@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from sandboxd.daemon.settings.named_files import literal_part, why_doubtful
 from sandboxd.paths import is_below
@@ -15,6 +15,7 @@ from sandboxd.settings.files.locations import Location, SettingsLocations, find_
 from sandboxd.settings.files.states import State, look_at_file
 from sandboxd.settings.files.trust import OpenedPlaces, TrustStore, real_path, trust_directory
 from sandboxd.settings.origins import Source
+from sandboxd_client.records import dataclass, field
 
 OPENED_KEPT = 4096
 """Number of remembered directories that commands may write."""

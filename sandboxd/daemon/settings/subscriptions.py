@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,6 +11,7 @@ from sandboxd.daemon.policies import Policies, PolicySnapshot, Project, SessionP
 from sandboxd.errors import SettingsError
 from sandboxd.settings.merge import Settings, changed_keys
 from sandboxd.settings.problems import Problem
+from sandboxd_client.records import dataclass
 
 Scope = tuple[str | None, str | None]
 """Session id, directory of a project, or neither for the daemon's own settings."""

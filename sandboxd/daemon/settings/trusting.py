@@ -11,7 +11,7 @@ import os
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 from structlog.typing import FilteringBoundLogger
@@ -38,6 +38,7 @@ from sandboxd.settings.layer import parse_layer
 from sandboxd.settings.origins import Source
 from sandboxd.settings.problems import first_fatal
 from sandboxd.settings.widening import Widening, widening
+from sandboxd_client.records import dataclass, field
 
 __all__ = ["TRUST_KEY", "Shown", "ShownFile", "TrustedDirectory", "Trusting"]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from sandboxd.errors import PolicyError
 from sandboxd.host.resolve import NameRecorder, resolve
 from sandboxd.plan.host_facts import GitConfigTarget, PathKind, ResolvedPath
+from sandboxd_client.records import dataclass
 
 LARGEST_CONFIG = 1 << 20
 MOST_INCLUDED = 200

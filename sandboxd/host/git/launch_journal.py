@@ -13,13 +13,13 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from sandboxd.errors import HostError
 from sandboxd.host.placeholders.placeholder import is_at
 from sandboxd.host.placeholders.placeholder_journal import Journal
 from sandboxd.plan.host_facts import Territory
+from sandboxd_client.records import dataclass
 
 _MOST_RECORDS = 5_000
 """The limit at which the file is rewritten with the open records."""

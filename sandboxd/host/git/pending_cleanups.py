@@ -8,11 +8,11 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from sandboxd.host.git.launch_journal import StartedLaunch
 from sandboxd.paths import is_below
 from sandboxd.plan.host_facts import Neutralised, Territory
+from sandboxd_client.records import dataclass
 
 CouldWrite = Callable[[str], bool]
 Report = Callable[[Territory, Neutralised], None]

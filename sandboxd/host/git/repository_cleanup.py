@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
 
 from sandboxd.errors import HostError
 from sandboxd.host.git.cleanup_memory import CleanupMemory
@@ -26,6 +25,7 @@ from sandboxd.host.git.pending_cleanups import CouldWrite, PendingCleanups, Repo
 from sandboxd.host.git.unfinished_cleanups import UnfinishedCleanup, UnfinishedCleanups
 from sandboxd.host.watch.directory_index import Rest
 from sandboxd.plan.host_facts import Neutralised, Territory
+from sandboxd_client.records import dataclass, field
 
 AT_ONCE = 3
 """Passes at once, in threads: one a session, so that none takes all threads."""

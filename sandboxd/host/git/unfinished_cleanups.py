@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 
 from sandboxd.host.git.pending_cleanups import CouldWrite, Report, Where, anywhere, where_of
 from sandboxd.host.watch.directory_index import Rest
 from sandboxd.plan.host_facts import Neutralised, Territory
+from sandboxd_client.records import dataclass, field
 
 PART_S = 0.1
 """Seconds of processor time for one part."""

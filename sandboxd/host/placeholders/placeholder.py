@@ -13,9 +13,9 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from sandboxd.host import nofollow
+from sandboxd_client.records import dataclass
 
 _MODE = 0o1755
 _FILE_MODE = 0o1644

@@ -16,11 +16,11 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from sandboxd.errors import HostError
 from sandboxd.host.placeholders.placeholder import is_at
 from sandboxd.settings.files.inotify import CLOSE_WRITE, DIRECTORY, Inotify, leaves_room
+from sandboxd_client.records import dataclass
 
 _MOST_LINES = 10_000
 

@@ -13,7 +13,6 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 
 from sandboxd.errors import HostError
 from sandboxd.handover.record import Descriptor
@@ -36,6 +35,7 @@ from sandboxd.host.placeholders.placeholder import (
 from sandboxd.host.placeholders.placeholder_journal import Journal, JournalsClosed
 from sandboxd.host.sandbox_mounts import ProcessEnds, in_use, mounts_of_sandboxes
 from sandboxd.plan.host_facts import Neutralised
+from sandboxd_client.records import dataclass, field
 
 LINGER = 0.2
 """Seconds from the last use to the removal: repeated creation is costly."""

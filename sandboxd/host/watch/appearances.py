@@ -9,11 +9,11 @@ import asyncio
 import errno
 import os
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 
 from sandboxd.errors import HostError
 from sandboxd.settings.files import inotify
+from sandboxd_client.records import dataclass, field
 
 Appeared = Callable[[tuple[str, ...]], None]
 """Receives the names that are there now."""

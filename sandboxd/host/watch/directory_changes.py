@@ -16,11 +16,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from sandboxd.errors import HostError
 from sandboxd.host.watch.file_systems import remote_devices
 from sandboxd.settings.files import inotify
+from sandboxd_client.records import dataclass
 
 Matters = Callable[[str, bool], bool]
 """Returns whether a name matters; the second argument is true for a directory."""

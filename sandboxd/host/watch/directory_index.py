@@ -12,10 +12,11 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntFlag
 
 from sandboxd.host.watch.file_systems import is_in_memory, is_remote
+from sandboxd_client.records import dataclass
 
 _TICK = 100_000_000
 """Nanoseconds, several times a step of the kernel's clock of change times."""

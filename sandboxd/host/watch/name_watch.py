@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Container, Mapping
-from dataclasses import dataclass
 
 from sandboxd.host.placeholders.placeholder import is_absent
 from sandboxd.host.watch.directory_changes import Changes, Interest
+from sandboxd_client.records import dataclass
 
 
 class NameWatch:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
 
 from sandboxd.paths import is_below
 from sandboxd.plan.filesystem.mounts import at_and_above
@@ -16,6 +15,7 @@ from sandboxd.plan.host_facts import Facts, PathKind, Symlink
 from sandboxd.plan.request import Place
 from sandboxd.policy.model import FilePolicy, PathRule
 from sandboxd.policy.paths.wide_places import is_system_directory
+from sandboxd_client.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import IntFlag, StrEnum, auto
 
 from sandboxd.paths import is_below
 from sandboxd.plan.host_facts import Facts, PathKind
+from sandboxd_client.records import dataclass, field
 
 
 class Mark(IntFlag):

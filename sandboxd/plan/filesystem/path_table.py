@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass, field
 
 from sandboxd.plan.filesystem.mounts import Mark, PathEntry
 from sandboxd.plan.host_facts import Found, MountAliases, PathKind, PathObstacle, ResolvedPath, Symlink
 from sandboxd.policy.model import PathRule
+from sandboxd_client.records import dataclass, field
 
 _CLOSES = Mark.DENY_READ | Mark.DENY_WRITE | Mark.PROTECTED | Mark.UNOPENABLE
 

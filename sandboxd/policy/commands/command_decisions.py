@@ -9,7 +9,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 from sandboxd.policy.commands.command_patterns import parse_command_pattern
@@ -33,6 +33,7 @@ from sandboxd.policy.decision import Behavior, Decision, PermissionMode, Reason
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.model import CommandPolicy, CommandRule, Policy
 from sandboxd.settings.origins import Origin, Source
+from sandboxd_client.records import dataclass
 
 MAX_NESTING = 3
 MAX_TEXTS = 32

@@ -16,8 +16,9 @@ import posixpath
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+
+from sandboxd_client.records import dataclass
 
 MAX_PATTERN = 1024
 

@@ -10,7 +10,6 @@ import posixpath
 import re
 import shlex
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from sandboxd.policy.commands.command_patterns import MAX_PATTERN, parse_command_pattern
@@ -19,6 +18,7 @@ from sandboxd.policy.commands.shell_syntax import ShellLine, SimpleCommand, Word
 from sandboxd.policy.commands.wide_programs import runs_others
 from sandboxd.policy.model import CommandRule
 from sandboxd.settings.origins import Origin, Source
+from sandboxd_client.records import dataclass
 
 
 class Lead(NamedTuple):

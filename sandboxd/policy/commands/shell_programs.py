@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sandboxd.policy.commands.shell_syntax import SHELLS, Word
+from sandboxd_client.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

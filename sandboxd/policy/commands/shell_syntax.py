@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from sandboxd.policy.commands.unseen_substitutions import overlooks_something
+from sandboxd_client.records import dataclass
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from sandboxd.policy.commands.command_patterns import CommandPattern
 from sandboxd.policy.commands.shell_programs import INTERPRETERS, LAUNCHERS
+from sandboxd_client.records import dataclass, field
 
 RUN_OTHERS: Final = (
     INTERPRETERS

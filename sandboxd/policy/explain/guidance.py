@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sandboxd.policy.commands.command_decisions import denied_by_rule, why_sandboxed
 from sandboxd.policy.decision import PermissionMode
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.model import Policy
+from sandboxd_client.records import dataclass
 
 MAX_ENTRIES = 20
 MAX_ENTRY = 120
@@ -66,6 +66,9 @@ class Wording:
     examples: bool = True
 
 
+_USUAL = Wording()
+
+
 @dataclass(frozen=True, slots=True)
 class Description:
     """A description as `text` for a model and as `data` for a program."""
@@ -74,7 +77,7 @@ class Description:
     data: dict[str, Any]
 
 
-def describe(policy: Policy, around: Surroundings, wording: Wording = Wording()) -> Description:
+def describe(policy: Policy, around: Surroundings, wording: Wording = _USUAL) -> Description:
     """Describe the restrictions of a policy in a session."""
     closed = _why_never_outside(policy, around, wording)
     data = _data(policy, around, wording, closed)

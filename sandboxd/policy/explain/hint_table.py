@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from sandboxd.policy.decision import Decision, Reason
 from sandboxd.policy.violation import ViolationKind
 from sandboxd.settings.presets import PRESETS
+from sandboxd_client.records import dataclass
 
 _READ, _WRITE = (ViolationKind.READ,), (ViolationKind.WRITE,)
 _FILES = (ViolationKind.READ, ViolationKind.WRITE)

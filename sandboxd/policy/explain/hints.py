@@ -9,13 +9,14 @@ import posixpath
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Final
 
 from sandboxd.policy.decision import ONLY_MANAGED, Reason
 from sandboxd.policy.explain.hint_table import HINTS, Symptom
 from sandboxd.policy.paths.protected_names import is_protected_name
+from sandboxd_client.records import dataclass
 
 NO_SUCH_NAME = "nothing has this name, so no rule is proposed for it"
 ONE_OFF = "its name is of this run only, so no rule is proposed for it: let the program write below $TMPDIR"

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from sandboxd.paths import is_below
@@ -27,6 +26,7 @@ from sandboxd.policy.paths.protected_names import is_protected_name
 from sandboxd.policy.paths.secret_places import SecretPlaces
 from sandboxd.policy.sockets.control_sockets import control_socket
 from sandboxd.policy.violation import Violation, ViolationKind
+from sandboxd_client.records import dataclass, field
 
 GROUP = 3
 _SPECIAL = "*?[$"

@@ -12,11 +12,11 @@ where the plain time-out is the better message."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_network
 from typing import Final
 
 from sandboxd.policy.hosts.host_patterns import IPAddress
+from sandboxd_client.records import dataclass
 
 IPNetwork = IPv4Network | IPv6Network
 

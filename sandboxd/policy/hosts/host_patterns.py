@@ -22,7 +22,6 @@ Pure.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
@@ -30,6 +29,7 @@ import idna
 
 from sandboxd.errors import CallerError, SettingsError
 from sandboxd.policy.hosts.public_suffixes import is_public_suffix, is_shared_suffix
+from sandboxd_client.records import dataclass
 
 IPAddress = IPv4Address | IPv6Address
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import ip_network
 from typing import Final
@@ -24,6 +23,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from sandboxd.policy.hosts.addresses import IPNetwork, refuse_address
 from sandboxd.policy.hosts.host_patterns import Host, HostSyntaxError, IPAddress, parse_host
+from sandboxd_client.records import dataclass, field
 
 DIRECT: Final = "direct"
 """Value of the setting for no proxy, whatever the environment says."""

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Final
 
 from sandboxd.errors import CallerError, PolicyError
 from sandboxd.policy.hosts.host_patterns import Host, HostSyntaxError, IPAddress, parse_host, quote
 from sandboxd.policy.model import NetworkPolicy
+from sandboxd_client.records import dataclass
 
 FORM: Final = "[HOST:]PORT[:INNER] or /SOCKET:INNER"
 MOST: Final = 64

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote_to_bytes
@@ -31,6 +30,7 @@ from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.hosts.host_patterns import Host
 from sandboxd.policy.hosts.host_rules import compile_rules
 from sandboxd.policy.model import CredentialRule, NetworkPolicy, RequestRule
+from sandboxd_client.records import dataclass
 
 MAX_PATH: Final = 2048
 """Longest path that patterns are matched with, in bytes."""

@@ -8,12 +8,12 @@ the sandbox does."""
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from enum import StrEnum
 
 from sandboxd.policy.decision import ONLY_MANAGED, Behavior, Decision, Reason
 from sandboxd.policy.display import neutralise
 from sandboxd.policy.model import PLAN_MODE, PathRule
+from sandboxd_client.records import dataclass
 
 
 class PathAccess(StrEnum):

@@ -15,12 +15,12 @@ exactly (`plan.filesystem.protected_paths`); project files never can."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from sandboxd.policy.model import PathRule
 from sandboxd.settings.origins import Source
+from sandboxd_client.records import dataclass
 
 
 class ProtectedIn(StrEnum):

@@ -23,7 +23,9 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+
+from sandboxd_client.records import dataclass, field
 
 MAX_PATH = 4096
 _Quote = Callable[[str], str]

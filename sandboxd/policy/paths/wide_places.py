@@ -7,13 +7,13 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final
 
 from sandboxd.policy.paths.protected_names import ProtectedIn, is_protected_name, rows
 from sandboxd.policy.paths.secret_places import SecretPlaces, named_secrets
+from sandboxd_client.records import dataclass
 
 _EVERYTHING: Final = "everything below {path}"
 _SETTINGS_WHY: Final = "the settings that say what commands may do"

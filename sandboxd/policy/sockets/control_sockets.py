@@ -7,8 +7,9 @@ same table: programs keep their sockets in the same places, or in places that th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
+
+from sandboxd_client.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,13 @@ sockets that existed when the command started."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sandboxd.paths import is_below
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.model import NetworkPolicy, SocketRule
 from sandboxd.policy.sockets.control_sockets import canonical_socket_path, control_socket
+from sandboxd_client.records import dataclass
 
 KEY = "sandbox.network.allowUnixSockets"
 

@@ -6,8 +6,9 @@ instead of failing at it. A value that names no Unix socket (`DOCKER_HOST=tcp://
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from urllib.parse import unquote
+
+from sandboxd_client.records import dataclass
 
 ABSTRACT = "@"
 """A socket without a path: unreachable, whatever is listed."""

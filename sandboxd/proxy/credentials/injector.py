@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from sandboxd.errors import DaemonError
@@ -13,6 +12,7 @@ from sandboxd.policy.hosts.request_rules import HttpRequest, credentials_for
 from sandboxd.policy.model import CredentialRule, CredentialSource, NetworkPolicy
 from sandboxd.proxy.credentials.request_heads import Headers, Placing, Secret, mentions, put_in, take_out, taken_out
 from sandboxd.proxy.dial import DialError
+from sandboxd_client.records import dataclass
 
 MOST_REPORTED: Final = 256
 """Pairs of host and credential that one command is told about."""

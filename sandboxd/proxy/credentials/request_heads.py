@@ -14,9 +14,10 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+from sandboxd_client.records import dataclass, field
 
 Headers = Sequence[tuple[bytes, bytes]]
 

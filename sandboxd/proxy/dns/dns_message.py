@@ -6,12 +6,13 @@ tuples of labels with the received bytes: answers keep their case, and a dot ins
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from ipaddress import IPv6Address
 from typing import Final
 
 from sandboxd.policy.hosts.host_patterns import IPAddress
+from sandboxd_client.records import dataclass
 
 HEADER_SIZE: Final = 12
 MAX_NAME: Final = 255

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from sandboxd.errors import CallerError
 from sandboxd.proxy.fair_share import LINE, TEXT
+from sandboxd_client.records import dataclass
 
 MAX_HEAD: Final = 65536
 MAX_LINES: Final = 200

@@ -6,11 +6,11 @@ different Host header of the client has no effect. Pure."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from sandboxd.policy.hosts.host_patterns import Host, HostSyntaxError, parse_wire_authority
 from sandboxd.proxy.http.http1 import HttpSyntaxError, RequestHead, values
+from sandboxd_client.records import dataclass
 
 HTTP_PORT: Final = 80
 HTTPS_PORT: Final = 443

@@ -6,7 +6,6 @@ returns the content without chunk marks. `chunk` and `last_chunk` render chunks.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -23,6 +22,7 @@ from sandboxd.proxy.http.http1 import (
     tokens,
     values,
 )
+from sandboxd_client.records import dataclass
 
 MAX_CHUNK_LINE: Final = 4096
 LINES_AT_ONCE: Final = 128

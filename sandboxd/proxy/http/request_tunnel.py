@@ -17,7 +17,6 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from sandboxd.policy.decision import Behavior, Decision, Reason
@@ -32,6 +31,7 @@ from sandboxd.proxy.streams.stream import Stream
 from sandboxd.proxy.tls.authority import HTTP1, HTTP2, Authority
 from sandboxd.proxy.tls.faults import ServerUntrusted, TlsEnd
 from sandboxd.proxy.transparent.tls_hello import NOT_TLS, HelloReader, Opening
+from sandboxd_client.records import dataclass
 
 _METHOD: Final = re.compile(rb"[A-Z][A-Z-]{0,31} ")
 _PART_OF_METHOD: Final = re.compile(rb"[A-Z][A-Z-]{0,31}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from dataclasses import dataclass, field
 
 from h2 import events
 from h2.errors import ErrorCodes
@@ -35,6 +34,7 @@ from sandboxd.proxy.http2.sides import Flow, Side, credit_connection
 from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.outbound import Outbound, Refused
 from sandboxd.proxy.streams.stream import Stream
+from sandboxd_client.records import dataclass, field
 
 
 @dataclass(slots=True, eq=False)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from h2.errors import ErrorCodes
+
+from sandboxd_client.records import dataclass
 
 AT_ONCE: Final = 32
 """Most frames of a piece. A frame without content takes the library about 20 us."""

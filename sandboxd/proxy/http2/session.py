@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from dataclasses import dataclass, field
 from typing import Final
 
 from h2 import events
@@ -28,6 +27,7 @@ from sandboxd.proxy.http2.sides import MOST_TABLE, WINDOW, Flow, Side, ended
 from sandboxd.proxy.limits import ProxyLimits
 from sandboxd.proxy.outbound import Outbound
 from sandboxd.proxy.streams.stream import Stream
+from sandboxd_client.records import dataclass, field
 
 MOST_RESETS: Final = 200
 """Unanswered requests that a client may take back, besides as many as were answered."""

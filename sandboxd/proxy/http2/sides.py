@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from h2.config import H2Configuration
@@ -24,6 +23,7 @@ from sandboxd.proxy.fair_share import Share
 from sandboxd.proxy.http2.frames import MOST_BLOCK, BadFrames, FrameSplitter
 from sandboxd.proxy.http2.heads import Fields
 from sandboxd.proxy.streams.stream import Stream
+from sandboxd_client.records import dataclass, field
 
 WINDOW: Final = 65535
 """Initial window of a connection and of streams (RFC 9113, section 6.9.2)."""

@@ -7,12 +7,12 @@ one command. CONNECT is supported; BIND and UDP ASSOCIATE are not."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
 from sandboxd.policy.hosts.host_patterns import Host, HostSyntaxError, parse_wire_host
+from sandboxd_client.records import dataclass
 
 NO_AUTHENTICATION: Final = 0x00
 USER_AND_PASSWORD: Final = 0x02

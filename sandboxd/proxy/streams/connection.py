@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from sandboxd.policy.decision import Decision
 from sandboxd.policy.hosts.host_patterns import Host, IPAddress
 from sandboxd.policy.hosts.parent_proxies import ParentProxy
 from sandboxd.proxy.session_bounds import Meter
+from sandboxd_client.records import dataclass, field
 
 
 @dataclass(eq=False, slots=True)

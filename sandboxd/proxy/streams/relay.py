@@ -22,7 +22,7 @@ import struct
 import sys
 import termios
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from sandboxd.handover.record import Descriptor
@@ -30,6 +30,7 @@ from sandboxd.proxy.fair_share import STEP, Share
 from sandboxd.proxy.session_bounds import Meter
 from sandboxd.proxy.streams.pipes import SHARED, Pipe, PipePool
 from sandboxd.proxy.streams.stream import reset
+from sandboxd_client.records import dataclass
 
 Inspect = Callable[[bytes], bool | None]
 """Receives bytes as they come: True lets all pass, False ends the tunnel, None waits for more."""

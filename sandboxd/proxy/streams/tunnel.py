@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from dataclasses import dataclass
 from typing import Protocol
 
 from sandboxd.handover.record import Descriptor
@@ -14,6 +13,7 @@ from sandboxd.policy.hosts.parent_proxies import ParentProxy
 from sandboxd.proxy.streams.connection import OutboundConnection
 from sandboxd.proxy.streams.relay import DirectionRecord, Inspect, SocketRelay
 from sandboxd.proxy.streams.stream import Stream
+from sandboxd_client.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

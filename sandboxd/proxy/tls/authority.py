@@ -11,13 +11,13 @@ import contextlib
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any, Final
 
 from sandboxd.errors import HostError
 from sandboxd.policy.hosts.host_patterns import Host, HostPattern
+from sandboxd_client.records import dataclass
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from typing import Final
@@ -23,6 +22,7 @@ from OpenSSL import SSL, crypto
 from sandboxd.errors import HostError
 from sandboxd.proxy.tls.channel import TlsChannel, new_context, reason
 from sandboxd.proxy.tls.faults import ServerUntrusted, TlsFault
+from sandboxd_client.records import dataclass
 
 CIPHERS: Final = b"@SECLEVEL=2:ECDHE+AESGCM:ECDHE+CHACHA20:ECDHE+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM"
 GROUPS: Final = b"X25519:P-256:P-384:P-521"

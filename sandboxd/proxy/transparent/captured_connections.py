@@ -30,7 +30,6 @@ import errno
 import socket
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, Protocol
 
@@ -44,6 +43,7 @@ from sandboxd.proxy.outbound import Outbound, Refused
 from sandboxd.proxy.streams.connection import OutboundConnection
 from sandboxd.proxy.streams.relay import SocketRelay
 from sandboxd.proxy.streams.stream import Stream
+from sandboxd_client.records import dataclass
 
 ARRIVES_WITHIN_S: Final = 5.0
 """Maximum time from the answer to connect() to the captured connection; both ends are in this kernel."""

@@ -5,8 +5,9 @@ Client Hello the name is the outer one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from sandboxd_client.records import dataclass
 
 MAX_HELLO: Final = 65536
 _HANDSHAKE: Final = 22

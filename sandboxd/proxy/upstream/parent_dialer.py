@@ -9,7 +9,6 @@ import asyncio
 import base64
 import re
 import socket
-from dataclasses import dataclass
 from typing import Final
 
 from sandboxd.policy.hosts.host_patterns import Host
@@ -18,6 +17,7 @@ from sandboxd.proxy.dial import Dialer, DialError, Resolver
 from sandboxd.proxy.http.http1 import HttpSyntaxError, ResponseReader, render_request
 from sandboxd.proxy.limits import DEFAULT, ProxyLimits
 from sandboxd.proxy.streams.stream import READ_SIZE
+from sandboxd_client.records import dataclass
 
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
 _CREDENTIALS_HINT: Final = "set user and password in parentProxy or the proxy variables of the daemon"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
 
 from sandboxd.policy.display import neutralise
 from sandboxd.processes import ProcessTable, Usage
 from sandboxd.rpc.call import MethodCall
 from sandboxd.runtime.sessions import Sessions
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.messages.commands import (
     CommandKillParams,
     CommandKillResult,

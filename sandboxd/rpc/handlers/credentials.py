@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sandboxd.daemon.policies import Policies
 from sandboxd.policy.display import neutralise
 from sandboxd.rpc.call import MethodCall
 from sandboxd.runtime.credentials.credential_store import CredentialStore
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.messages.policy import (
     CredentialListParams,
     CredentialListResult,

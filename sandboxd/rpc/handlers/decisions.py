@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sandboxd.daemon.permissions import suggested
 from sandboxd.daemon.policy_queries import PolicyQueries
 from sandboxd.policy.decision import Behavior, PermissionMode, Reason
@@ -15,6 +13,7 @@ from sandboxd.runtime.events import CommandDecided, Events, Fallback
 from sandboxd.runtime.prompts.prompt_records import QuestionKind
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.messages.decisions import ShouldSandboxParams, ShouldSandboxResult
 
 

@@ -6,12 +6,12 @@ on with everything."""
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 from sandboxd.daemon.lifecycle import StopRequest
 from sandboxd.daemon.restart.restarting import Restarting
 from sandboxd.rpc.call import MethodCall
 from sandboxd.runtime.sessions import Sessions
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.messages.status import RestartParams, RestartResult, ShutdownParams, ShutdownResult
 
 

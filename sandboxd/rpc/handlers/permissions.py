@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal, cast
 
@@ -18,6 +17,7 @@ from sandboxd.rpc.caller_variables import caller_is_sandbox, caller_search_path
 from sandboxd.runtime.prompts.grants import GrantScope
 from sandboxd.runtime.prompts.prompt_records import Asked, QuestionKind, ResolvedQuestion, Suggestion, UserAnswer
 from sandboxd.runtime.sessions import Sessions
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.messages.prompts import (
     GrantRecord,
     PermissionListParams,

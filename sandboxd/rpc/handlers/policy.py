@@ -6,7 +6,6 @@ import dataclasses
 import enum
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sandboxd.daemon.policy_queries import Explained, PolicyQueries
@@ -21,6 +20,7 @@ from sandboxd.rpc.records import origin_record, reason_record
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides
 from sandboxd.settings.origins import Origin
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.messages.policy import (
     ClosePortsParams,
     ClosePortsResult,

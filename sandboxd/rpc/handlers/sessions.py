@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from sandboxd.daemon.policies import Policies
 from sandboxd.daemon.settings.local_edits import Change, change_object, change_of, without_effect
@@ -16,6 +15,7 @@ from sandboxd.runtime.session import SandboxSession
 from sandboxd.runtime.session_records import SessionSpec
 from sandboxd.runtime.sessions import Sessions
 from sandboxd.settings.merge import changed_keys
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.messages.sessions import (
     SessionCloseParams,
     SessionCloseResult,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sandboxd.daemon.policies import Policies
@@ -24,6 +23,7 @@ from sandboxd.runtime.sessions import Sessions
 from sandboxd.settings.merge import Settings
 from sandboxd.settings.origins import Origin
 from sandboxd.settings.problems import Problem, Severity
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.messages.settings import (
     ExcludeCommandParams,
     IgnoredSetting,

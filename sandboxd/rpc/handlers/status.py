@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 from sandboxd import PACKAGE, __version__
 from sandboxd.daemon.metrics import Metrics
@@ -15,6 +14,7 @@ from sandboxd.rpc.call import MethodCall
 from sandboxd.rpc.handlers.sessions import record_of
 from sandboxd.rpc.handlers.settings import file_records
 from sandboxd.rpc.records import origin_record
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.messages.check import CheckParams, CheckResult, CheckStepRecord
 from sandboxd_client.wire.messages.hello import PROTOCOL
 from sandboxd_client.wire.messages.metrics import MetricsParams, MetricsResult

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sandboxd.daemon.policies import Policies
 from sandboxd.daemon.violation_queries import Cleared, ViolationQueries, ViolationSnapshot
 from sandboxd.errors import CallerError
 from sandboxd.policy.violation import Violation
 from sandboxd.rpc.call import ConnectedClient, MethodCall
 from sandboxd.rpc.records import violation_record
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.messages.settings import ChangeRecord
 from sandboxd_client.wire.messages.violations import (
     ViolationAnnotateParams,

@@ -10,7 +10,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from sandboxd.daemon.policies import Policies
@@ -29,6 +29,7 @@ from sandboxd.runtime.prompts.open_prompts import Prompts
 from sandboxd.runtime.session import SandboxSession
 from sandboxd.runtime.sessions import LaunchSpec, Sessions
 from sandboxd.runtime.wrap import NO_OVERRIDES, Overrides, WrapRequest
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.messages.wrap import (
     EnvironmentRecord,
     LearnedRecord,

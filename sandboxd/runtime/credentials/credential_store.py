@@ -13,12 +13,12 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from sandboxd.children import run_program
 from sandboxd.errors import CallerError, HostError
 from sandboxd.policy.model import CredentialSource, SourceKind
+from sandboxd_client.records import dataclass
 
 LIFETIME_S: Final = 300.0
 PAUSE_S: Final = 5.0

@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from sandboxd.errors import CallerError
 from sandboxd.policy.model import HostRule
 from sandboxd.runtime.wrap import Overrides
+from sandboxd_client.records import dataclass
 
 Key = tuple[str, ...]
 """The key of a question: two questions of a session with the same key are the same question."""

@@ -23,7 +23,6 @@ import secrets
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sandboxd.errors import CallerError
@@ -38,6 +37,7 @@ from sandboxd.runtime.prompts.prompt_records import (
     UserAnswer,
     check,
 )
+from sandboxd_client.records import dataclass, field
 
 TIMEOUT_S: Final = 300.0
 MOST_OPEN: Final = 16

@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from sandboxd.errors import CallerError
 from sandboxd.policy.model import HostRule
 from sandboxd.runtime.prompts.grants import GrantScope, Key
+from sandboxd_client.records import dataclass, field
 
 LONGEST_TTL_S: Final = 30 * 24 * 3600.0
 

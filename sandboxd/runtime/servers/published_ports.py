@@ -15,7 +15,7 @@ import os
 import socket
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
@@ -28,6 +28,7 @@ from sandboxd.policy.hosts.publication import MOST, Publication
 from sandboxd.proxy.fair_share import CONNECTION, Share, Turns
 from sandboxd.proxy.streams.relay import SocketRelay
 from sandboxd.proxy.streams.stream import hurry, reset, send_at_once
+from sandboxd_client.records import dataclass
 
 LOOPBACK: Final = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 CONNECTIONS: Final = 1024

@@ -13,13 +13,13 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sandboxd.backends.base import SandboxNetwork, SessionServer
 from sandboxd.errors import LaunchError
 from sandboxd.policy.hosts.host_patterns import IPAddress
 from sandboxd.proxy.fair_share import Share
+from sandboxd_client.records import dataclass, field
 
 AT_MOST_EVERY_S: Final = 0.05
 """The time between two looks at one command's servers, and `REST` times what the last one took: one that listens in a

@@ -14,7 +14,7 @@ import secrets
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from sandboxd.policy.display import neutralise
@@ -22,6 +22,7 @@ from sandboxd.policy.explain.hint_table import Symptom
 from sandboxd.policy.explain.hints import has_odd_characters, hint_for
 from sandboxd.policy.violation import DenialEvent, Violation, ViolationKind
 from sandboxd.runtime.rate_bound import RateBound
+from sandboxd_client.records import dataclass
 
 KEPT = 100
 LONGEST_HINT = 2000

@@ -11,9 +11,9 @@ import os
 import struct
 import termios
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from sandboxd.errors import HostError
+from sandboxd_client.records import dataclass
 
 MODIFY = 0x2
 ATTRIB = 0x4

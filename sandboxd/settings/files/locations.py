@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from sandboxd.errors import SettingsError
 from sandboxd.settings.origins import Source
+from sandboxd_client.records import dataclass
 
 FLAG_VARIABLE = "SANDBOXD_FLAG_SETTINGS"
 CONFIG_VARIABLE = "SANDBOXD_CONFIG_HOME"

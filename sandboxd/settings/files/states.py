@@ -9,10 +9,10 @@ import os
 import stat
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from sandboxd.settings.files.locations import Location
 from sandboxd.settings.files.reading import drop_ins, keeps_absent
+from sandboxd_client.records import dataclass
 
 _TICK = 100_000_000
 """Nanoseconds, several times one step of the clock of a file system."""

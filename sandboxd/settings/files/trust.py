@@ -14,9 +14,9 @@ import os
 import secrets
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 from sandboxd.errors import SettingsError
+from sandboxd_client.records import dataclass, field
 
 _MAX_RECORD = 16 * 1024 * 1024
 _MAX_OPENED = 4 * 1024 * 1024

@@ -10,10 +10,10 @@ import errno
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 
 from sandboxd.settings.files.locations import Location
+from sandboxd_client.records import dataclass
 
 MAX_LINKS = 16
 

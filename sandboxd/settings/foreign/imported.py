@@ -8,9 +8,10 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
+
+from sandboxd_client.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

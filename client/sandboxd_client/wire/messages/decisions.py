@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
 
+from sandboxd_client.records import dataclass, field
 from sandboxd_client.wire.messages.origins import OriginRecord
 from sandboxd_client.wire.messages.prompts import SuggestionRecord
 

@@ -5,8 +5,9 @@ parameters and result fields do not count; `methods` lists what the daemon has."
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from sandboxd_client.records import dataclass
 
 PROTOCOL = 1
 Role = Literal["full", "agent"]

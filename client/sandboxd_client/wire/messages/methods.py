@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.messages.check import CheckParams, CheckResult
 from sandboxd_client.wire.messages.commands import (
     CommandKillParams,

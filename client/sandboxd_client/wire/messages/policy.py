@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.messages.decisions import Behavior, ReasonRecord
 
 Style = Literal["open", "strict"]

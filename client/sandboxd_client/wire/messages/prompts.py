@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
+
+from sandboxd_client.records import dataclass, field
 
 PromptKind = Literal["sandbox_override", "network", "path", "command"]
 AskedKind = Literal["sandbox_override", "network", "path", "command", "trust"]

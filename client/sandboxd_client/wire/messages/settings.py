@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sandboxd_client.records import dataclass, field
 from sandboxd_client.wire.messages.origins import OriginRecord
 
 TrustAction = Literal["list", "show", "trust", "remove"]

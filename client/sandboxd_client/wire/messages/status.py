@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from sandboxd_client.records import dataclass
 from sandboxd_client.wire.messages.origins import OriginRecord
 from sandboxd_client.wire.messages.sessions import SessionRecord
 from sandboxd_client.wire.messages.settings import SettingsFileRecord

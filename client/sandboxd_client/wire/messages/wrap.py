@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
+from sandboxd_client.records import dataclass, field
 from sandboxd_client.wire.messages.violations import ViolationRecord
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -17,6 +16,7 @@ from sandboxd.backends.linux.network.namespace_program import LateMount, MountMe
 from sandboxd.errors import PolicyError
 from sandboxd.plan.filesystem.mounts import FileView, Mount, Operation
 from sandboxd.plan.plan import Plan
+from sandboxd_client.records import dataclass
 
 NAMESPACES: Final = (
     "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",

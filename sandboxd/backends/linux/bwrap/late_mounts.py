@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sandboxd.backends.linux.network.namespace_program import LateMount, MountMethod
 from sandboxd.plan.filesystem.mounts import FileView, Mount, Operation
+from sandboxd_client.records import dataclass
 
 _MASKS = frozenset({Operation.MASK_FILE, Operation.MASK_DIRECTORY, Operation.REFUSE_NAME})
 _SELF = {Operation.WRITABLE: MountMethod.SAME, Operation.READ_ONLY: MountMethod.READ_ONLY}

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from sandboxd.plan.filesystem.mounts import Mount, Operation
+from sandboxd_client.records import dataclass
 
 _BINDS = frozenset({Operation.ENTRY, Operation.READ_ONLY, Operation.WRITABLE, Operation.DEVICE, Operation.MASK_FILE})
 _EMPTY = frozenset({Operation.MASK_DIRECTORY, Operation.LISTABLE_DIRECTORY, Operation.REFUSE_NAME})

@@ -11,7 +11,6 @@ import contextlib
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from weakref import WeakKeyDictionary
 
@@ -32,6 +31,7 @@ from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker, Wa
 from sandboxd.backends.linux.session_overlays import SessionOverlays, When, at_once, close_all, cover
 from sandboxd.errors import LaunchError
 from sandboxd.paths import mount_field
+from sandboxd_client.records import dataclass
 
 _KEPT = 4
 """Programs of one plan: the mounts in overlays may differ."""

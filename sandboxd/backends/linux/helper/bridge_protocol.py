@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import IntEnum
 
 from sandboxd.backends.linux.helper.notifications import (
@@ -26,6 +25,7 @@ from sandboxd.backends.linux.helper.notifications import (
 )
 from sandboxd.errors import InternalError, LaunchError
 from sandboxd.policy.display import neutralise
+from sandboxd_client.records import dataclass
 
 VERSION = 3
 """The version of the protocol, in the ticket and in the configuration; either side refuses another one."""

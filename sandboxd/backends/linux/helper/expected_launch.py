@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from sandboxd.backends.base import Listeners, Observer
 from sandboxd.backends.linux.helper.launch_configuration import LaunchConfiguration
+from sandboxd_client.records import dataclass
 
 Aftermath = Callable[[], "asyncio.Future[bytes] | bytes"]
 """The clean-up when process 1 is alone in a sandbox, before a client sees its end. The result is the last byte for

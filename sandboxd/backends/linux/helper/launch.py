@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from sandboxd.backends.base import AnswerConnect, ConnectAttempt, LaunchHandle, Listeners, Observer, SandboxNetwork
@@ -19,6 +18,7 @@ from sandboxd.plan.network import NetworkPlan
 from sandboxd.plan.plan import ProcessLimit
 from sandboxd.policy.model import Limits
 from sandboxd.policy.violation import DenialEvent, ViolationKind, ViolationSource
+from sandboxd_client.records import dataclass
 
 NOT_LOOKED_THROUGH = "the repository clean-up after the command did not finish"
 LOOKED_IN_PART = "the repository clean-up after the command was partial"

@@ -5,7 +5,6 @@ bridge_protocol.py and docs/helper.md describe the protocol."""
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntFlag
 from functools import lru_cache, reduce
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -13,6 +12,7 @@ from operator import or_
 
 from sandboxd.backends.linux.helper.bridge_protocol import MAX_LISTENERS, VERSION, ProtocolError
 from sandboxd.errors import CallerError, InternalError
+from sandboxd_client.records import dataclass
 
 MAX_PORT_RANGES = 64
 MAX_FILTER = 4096 * 8

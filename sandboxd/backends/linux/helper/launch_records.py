@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sandboxd.backends.linux.network.capture import Ability
 from sandboxd.backends.linux.network.namespace_program import LateMount
 from sandboxd.handover.record import NO_DESCRIPTOR, Descriptor
@@ -12,6 +10,7 @@ from sandboxd.plan.host_facts import Territory
 from sandboxd.plan.network import NetworkPlan
 from sandboxd.plan.plan import ProcessLimit
 from sandboxd.policy.model import NO_LIMITS, Limits
+from sandboxd_client.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ Pure; docs/helper.md. Names and paths come from untrusted programs: any bytes bu
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import IPv4Address, IPv6Address
 
 from sandboxd.plan.host_facts import SocketFile
+from sandboxd_client.records import dataclass
 
 REFUSED, LOST, CONNECT, LISTENS = 7, 8, 9, 10
 """Types of frames (bridge_protocol.FrameType)."""

@@ -9,11 +9,12 @@ process group of the shell's job. Source: landlock(7), Documentation/userspace-a
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntFlag
 
 from sandboxd.backends.linux.helper.launch_configuration import Confinement, Guard
 from sandboxd.plan.filesystem.mounts import FileView, writable_tops
+from sandboxd_client.records import dataclass
 
 
 class Access(IntFlag):

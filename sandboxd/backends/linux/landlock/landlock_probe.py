@@ -11,9 +11,9 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from sandboxd.backends.linux.landlock.confinement import Access, Landlock, LandlockVersion, Scope, row_for
+from sandboxd_client.records import dataclass
 
 _TIMEOUT_S = 20.0
 

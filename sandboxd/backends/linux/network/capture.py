@@ -15,7 +15,6 @@ import asyncio
 import enum
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 
@@ -37,6 +36,7 @@ from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
 from sandboxd.backends.linux.network.netlink import Family
 from sandboxd.plan.network import NetworkPlan
 from sandboxd.policy.hosts.host_patterns import IPAddress
+from sandboxd_client.records import dataclass
 
 BACKLOG = 4096
 _ANY: dict[Family, IPAddress] = {Family.V4: IPv4Address("0.0.0.0"), Family.V6: IPv6Address("::")}

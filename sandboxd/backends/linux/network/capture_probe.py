@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
 
 from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners, SandboxNetwork
 from sandboxd.backends.linux.helper.bridge import Bridge, ExpectedLaunch
@@ -21,6 +20,7 @@ from sandboxd.backends.linux.network.netlink import Family
 from sandboxd.backends.linux.session_overlays import why_no_overlays
 from sandboxd.plan.network import NetworkPlan
 from sandboxd.policy.violation import DenialEvent
+from sandboxd_client.records import dataclass
 
 PATIENCE_S = 20.0
 _BOTH = (Family.V4, Family.V6)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import IntEnum
 
 from sandboxd.backends.linux.network.netlink import Batch, Family
 from sandboxd.errors import InternalError
 from sandboxd.policy.hosts.host_patterns import IPAddress
+from sandboxd_client.records import dataclass
 
 MAX_PROGRAM = 64 * 1024
 MAX_SOCKETS = 64

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import IPv4Address, IPv6Address
 
 from sandboxd.policy.hosts.host_patterns import IPAddress
 from sandboxd.policy.hosts.synthetic_addresses import SANDBOX_V4, SANDBOX_V6
+from sandboxd_client.records import dataclass
 
 NETLINK_ROUTE = 0
 NETLINK_SOCK_DIAG = 4

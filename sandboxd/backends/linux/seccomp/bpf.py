@@ -8,10 +8,10 @@ continuations is written once."""
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 
 from sandboxd.errors import InternalError
+from sandboxd_client.records import dataclass
 
 MAX_INSTRUCTIONS = 4096
 """BPF_MAXINSNS: the kernel refuses longer programs."""

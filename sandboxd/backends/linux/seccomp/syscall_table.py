@@ -12,8 +12,9 @@ the registers concerned (or refuses it: unshare). filter.py turns the rows into 
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
 from enum import IntEnum
+
+from sandboxd_client.records import dataclass
 
 _ALL = 0xFFFFFFFF
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+from sandboxd_client.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from sandboxd.backends.macos.seatbelt.absent_names import (
@@ -38,6 +38,7 @@ from sandboxd.plan.host_facts import Facts, PathKind
 from sandboxd.plan.host_queries import writable_roots
 from sandboxd.plan.request import Place
 from sandboxd.policy.model import FilePolicy
+from sandboxd_client.records import dataclass
 
 READ, WRITE = "file-read*", "file-write*"
 MOVE = ("file-write-create", "file-write-unlink")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 
 from sandboxd.backends.macos.seatbelt.case_folding import quote
 from sandboxd.backends.macos.seatbelt.dialect import express
@@ -17,6 +16,7 @@ from sandboxd.backends.macos.seatbelt.path_spellings import expression_spellings
 from sandboxd.errors import PolicyError
 from sandboxd.policy.model import NetworkPolicy, PlatformPolicy, PortRange
 from sandboxd.policy.sockets.control_sockets import CONTROL_SOCKETS
+from sandboxd_client.records import dataclass, field
 
 TERMINAL, NO_TERMINAL = "TERMINAL", "/dev/null"
 """The parameter of the command's terminal; the supervisor fills it in."""

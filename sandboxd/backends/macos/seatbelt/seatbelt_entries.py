@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sandboxd.backends.macos.seatbelt.path_patterns import Glob, parse_glob
 from sandboxd.paths import is_below
@@ -23,6 +23,7 @@ from sandboxd.plan.host_facts import Facts, Found, ResolvedPath, session_directo
 from sandboxd.plan.host_queries import split_pattern
 from sandboxd.plan.request import Place
 from sandboxd.policy.model import FilePolicy, PathRule
+from sandboxd_client.records import dataclass
 
 _OPENS = Mark.ALLOW_WRITE | Mark.ALLOW_READ
 
