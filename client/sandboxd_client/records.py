@@ -76,8 +76,8 @@ def _record(cls: type, options: dict[str, bool]) -> type:
     for name, make in made.items():
         if name not in namespace:
             namespace[name] = _FirstUse(make)
-    namespace["__dataclass_fields__"] = _FirstUse(lambda cls: _plain(cls).__dataclass_fields__)
-    namespace["__dataclass_params__"] = _FirstUse(lambda cls: _plain(cls).__dataclass_params__)
+    namespace["__dataclass_fields__"] = _FirstUse(lambda cls: _plain(cls, _FIELDS_ALONE).__dataclass_fields__)
+    namespace["__dataclass_params__"] = _FirstUse(lambda cls: _plain(cls, options).__dataclass_params__)
     if options["frozen"]:
         namespace |= _FROZEN | {name: namespace[name] for name in ("__getstate__", "__setstate__") if name in namespace}
     return type(cls)(cls.__name__, cls.__bases__, namespace)
@@ -101,14 +101,19 @@ def _set_state(self: Any, state: list[object]) -> None:
 _FROZEN = {"__setattr__": _refuse, "__delattr__": _refuse, "__getstate__": _get_state, "__setstate__": _set_state}
 
 
-def _plain(cls: Any) -> Any:
-    """Return a dataclass of the standard library with the same fields and options."""
+_FIELDS_ALONE = {"init": False, "repr": False, "eq": False, "match_args": False}
+"""Options that let the library compile nothing."""
+
+
+def _plain(cls: Any, options: dict[str, bool]) -> Any:
+    """Return a dataclass of the standard library with the same fields."""
     import dataclasses
 
     fields = getattr(cls, _FIELDS)
     namespace: dict[str, Any] = {name: dataclasses.field(**keywords) for name, (_, keywords) in fields.items()}
     namespace |= {"__module__": cls.__module__, "__annotations__": {name: hint for name, (hint, _) in fields.items()}}
-    return dataclasses.dataclass(**getattr(cls, _OPTIONS))(type(cls.__name__, (), namespace))
+    namespace["__doc__"] = ""  # else the library writes one, which takes longer than the rest
+    return dataclasses.dataclass(**options)(type(cls.__name__, (), namespace))
 
 
 def _names(cls: Any, option: str) -> tuple[str, ...]:
