@@ -285,6 +285,7 @@ class LinuxBackend:
         """Let the clean-up look at repositories in which a mount was not made."""
         launch.territory = without_protection(launch.territory, lost)
         self._cleanup.resume(launch.launch_id, launch.territory)
+        launch.record()
 
     def _look_after(self, launch: Launching) -> asyncio.Task[bytes] | None:
         """Start the clean-up after a command. None when it could write nothing."""

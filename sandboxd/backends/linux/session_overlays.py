@@ -96,12 +96,11 @@ class SessionOverlays:
         The kernel lays nothing over a directory with mounts of the host in it."""
         decided = self._decided.get(directory)
         if decided is None:
-            points = [mount_field(line, 4) for line in Path("/proc/self/mountinfo").read_bytes().split(b"\n") if line]
-            found = []
+            mounts, found = Path("/proc/self/mountinfo").read_bytes(), []
             for name, path in paths.items():
                 real = os.path.realpath(path)
-                has_mounts = any(point != real and is_below(point, real) for point in points)
-                if f"{directory}/{name}" in self._keepers or not (has_mounts or _SPECIAL.intersection(real)):
+                unfit = _SPECIAL.intersection(real) or has_mounts(real, mounts)
+                if f"{directory}/{name}" in self._keepers or not unfit:
                     found.append(path)
             decided = self._decided[directory] = frozenset(found)
         return decided
@@ -241,6 +240,14 @@ class SessionOverlays:
     async def aclose(self) -> None:
         """End all overlays; commands that run keep theirs."""
         await self.end("/")
+
+
+def has_mounts(directory: str, mounts: bytes) -> bool:
+    """Return whether there are mounts below a directory."""
+    start = directory.rstrip("/") + "/"
+    if b" " + escaped(start) not in mounts:
+        return False
+    return any(mount_field(line, 4).startswith(start) for line in mounts.split(b"\n") if line)
 
 
 def _unmount(keepers: Sequence[_Keeper]) -> None:

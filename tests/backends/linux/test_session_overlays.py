@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sandboxd.backends.linux.network.namespace_program import LateMount, MountMethod
-from sandboxd.backends.linux.session_overlays import MOST_MOUNTS, cover
+from sandboxd.backends.linux.session_overlays import MOST_MOUNTS, cover, has_mounts
 from sandboxd.errors import LaunchError
 from sandboxd.plan.filesystem.mounts import Mount, Operation
 
@@ -30,6 +30,21 @@ def test_topmost_mounts_below_are_taken_and_put_again() -> None:
         LateMount(MountMethod.PUT, "/tmp/a b", tree=3, if_there=True),
         LateMount(MountMethod.PUT, "/tmp/w", tree=4, if_there=True),
     ]
+
+
+@pytest.mark.parametrize(
+    ("point", "found"),
+    [("/tmp/x", True), ("/tmp/a\\040b/c", True), ("/tmp", False), ("/tmpx/y", False), ("/srv/tmp/x", False)],
+)
+def test_mounts_of_the_host_in_a_directory(point: str, found: bool) -> None:
+    others = b"1 2 0:3 /tmp/root /srv rw - ext4 none rw\n" + lines("/", "/home")
+    assert has_mounts("/tmp", others + lines(point)) is found
+    assert not has_mounts("/tmp", others)
+
+
+def test_mounts_of_the_host_in_a_directory_with_a_blank() -> None:
+    assert has_mounts("/home/a b", lines("/home/a\\040b/c"))
+    assert not has_mounts("/home/a b", lines("/home/a"))
 
 
 def test_an_overlay_in_another_follows_it() -> None:

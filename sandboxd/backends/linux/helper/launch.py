@@ -11,7 +11,7 @@ from sandboxd.backends.base import AnswerConnect, ConnectAttempt, LaunchHandle, 
 from sandboxd.backends.linux.bwrap.bwrap_options import BwrapOptions
 from sandboxd.backends.linux.helper.bridge_protocol import HARMLESS, PARTLY
 from sandboxd.backends.linux.network.capture import Ability
-from sandboxd.errors import LaunchError
+from sandboxd.errors import HostError, LaunchError
 from sandboxd.plan.filesystem.mounts import FileView
 from sandboxd.plan.host_facts import Neutralised, Territory
 from sandboxd.plan.network import NetworkPlan
@@ -97,6 +97,8 @@ class Launching:
         self.mounts: Callable[[], object] | None = None
         """Looks at the mounts of a prepared sandbox, until it has a command."""
         self._mounts: object = None
+        self._unrecorded: HostError | None = None
+        """The reason why the start is not in the journal, so that the command must not run."""
         self.begins: Callable[[], None] | None = None
         """Begins with the set-up while bubblewrap starts."""
         self.limits: LaunchLimits | None = None
@@ -110,8 +112,19 @@ class Launching:
         self.was_claimed = self.mounts is None
         self._process = pid
         self._observer.claimed(pid)
+        self.record()
         if self.begins is not None:
             self.begins()
+
+    def record(self) -> None:
+        """Put the start into the journal, once there is a command, and again when its territory has changed.
+
+        Early, since bubblewrap has something to do meanwhile; a failure is raised at the start."""
+        if self.mounts is None:
+            try:
+                self._write_down(self.launch_id, self._process)
+            except HostError as error:
+                self._unrecorded = error
 
     def listening(self, listeners: Listeners) -> None:
         self._observer.listening(listeners)
@@ -119,8 +132,8 @@ class Launching:
     def starting(self, inside: SandboxNetwork | None = None) -> Awaitable[None] | None:
         if self.mounts is not None:
             self._mounts = self.mounts()
-        else:
-            self._write_down(self.launch_id, self._process)
+        elif self._unrecorded is not None:
+            raise self._unrecorded
         return self._observer.starting(inside)
 
     def check_mounts(self) -> None:

@@ -12,6 +12,7 @@ from sandboxd.backends.linux.bwrap.bwrap_options import BwrapOptions
 from sandboxd.backends.linux.helper.bridge_protocol import HARMLESS, PARTLY
 from sandboxd.backends.linux.helper.launch import Launching, PendingSetup
 from sandboxd.backends.linux.network.capture import NOTHING
+from sandboxd.errors import HostError
 from sandboxd.plan.filesystem.mounts import FileView
 from sandboxd.plan.host_facts import Neutralised, Territory
 from sandboxd.plan.network import NetworkPlan
@@ -52,6 +53,10 @@ def around() -> Around:
 
 @pytest.fixture
 def launch(around: Around) -> Launching:
+    return launch_of(around)
+
+
+def launch_of(around: Around, write_down: Callable[[str, int], object] = lambda launch_id, process: None) -> Launching:
     made = Launching(
         launch_id="a" * 32,
         observer=around,
@@ -62,6 +67,7 @@ def launch(around: Around) -> Launching:
         pending_setup=PendingSetup(BwrapOptions((), False), NOTHING, NetworkPlan()),
         look_after=around.look_after,
         forget=lambda: around.heard.append(("forget",)),
+        write_down=write_down,
     )
     made.handle = around
     return made
@@ -80,6 +86,35 @@ def test_what_the_bridge_tells_is_passed_on(
     getattr(launch, name)(*what)
     assert around.heard == [(name, *what)]
     assert launch.was_claimed is (name == "claimed")
+
+
+def test_a_start_is_recorded_at_the_claim_and_when_its_territory_changes(around: Around) -> None:
+    launch = launch_of(around, write_down=lambda launch_id, process: around.heard.append(("record", process)))
+    launch.claimed(7)
+    launch.record()
+    launch.starting()
+    assert around.heard == [("claimed", 7), ("record", 7), ("record", 7), ("starting", None)]
+
+
+def test_a_start_that_cannot_be_recorded_is_refused(around: Around) -> None:
+    def fails(launch_id: str, process: int) -> None:
+        raise HostError("journal_failed", "no space")
+
+    launch = launch_of(around, write_down=fails)
+    launch.claimed(7)
+    with pytest.raises(HostError, match="no space"):
+        launch.starting()
+    assert around.heard == [("claimed", 7)]
+
+
+def test_a_prepared_sandbox_is_recorded_once_it_has_a_command(around: Around) -> None:
+    launch = launch_of(around, write_down=lambda launch_id, process: around.heard.append(("record", process)))
+    launch.mounts = lambda: "as they were"
+    launch.claimed(7)
+    launch.starting()
+    assert ("record", 7) not in around.heard
+    launch.become(around, around, Territory(()))
+    assert around.heard[-1] == ("record", 7)
 
 
 def test_the_end_is_told_when_all_is_cleared_up(launch: Launching, around: Around) -> None:
