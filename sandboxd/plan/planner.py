@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
+from sandboxd.errors import PolicyError
 from sandboxd.plan.environment import EnvironmentChange, addresses_of, certificates_of
 from sandboxd.plan.filesystem.effective_access import effective_access_at
 from sandboxd.plan.filesystem.mounts import Operation
@@ -33,6 +34,9 @@ KEPT = 64
 ENDED_KEPT = 8
 """Cached layouts of ended sessions: the next session in the same place often follows at once."""
 
+FILES_KEPT = 16
+"""Sets of certificate files, by the variables of callers, that are watched."""
+
 _MASKS = frozenset({Operation.MASK_FILE, Operation.MASK_DIRECTORY, Operation.LISTABLE_DIRECTORY})
 
 
@@ -51,6 +55,8 @@ class _CallerOf:
     addresses: tuple[str | None, ...] | None
     change: EnvironmentChange
     warnings: tuple[str, ...]
+    files: Facts | None
+    """What is known of the certificate files that they name."""
 
 
 _Key = tuple[Place, tuple[str, ...]]
@@ -72,6 +78,7 @@ class Planner:
         self._known: dict[_Key, _Known] = {}
         self._ended: dict[_Key, None] = {}
         self._callers: WeakKeyDictionary[Layout, _CallerOf] = WeakKeyDictionary()
+        self._files: dict[tuple[str, ...], Facts] = {}
 
     async def plan(
         self, policy: Policy, place: Place, command: Argv | ShellText, environment: Mapping[str, str] = NO_VARIABLES
@@ -79,25 +86,42 @@ class Planner:
         layout = await self.layout(policy, place, shells_of(command))
         addresses = None if layout.trusted else addresses_of(environment)
         caller = self._callers.get(layout)
-        if caller is None or caller.place is not place or caller.addresses != addresses or addresses is None:
+        if caller is None or caller.addresses != addresses or addresses is None or not self._fits(caller, place):
             change = environment_in(layout, place, environment)
-            caller = _CallerOf(place, addresses, change, await self._unreadable(layout, environment))
+            warnings, files = await self._unreadable(layout, environment)
+            caller = _CallerOf(place, addresses, change, warnings, files)
             if addresses is not None and environment:  # of a prepared sandbox it is not known yet
                 self._callers[layout] = caller
         plan = plan_in(layout, caller.change, command)
         return replace(plan, warnings=(*plan.warnings, *caller.warnings)) if caller.warnings else plan
 
-    async def _unreadable(self, layout: Layout, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """Return warnings about certificate files that commands may not read."""
+    def _fits(self, caller: _CallerOf, place: Place) -> bool:
+        """Return whether the variables mean the same in a place: that of one session, or a like one of the next."""
+        if caller.place is place or caller.files is None:
+            return caller.place is place
+        return caller.place == place and self._facts.unchanged(caller.files)
+
+    async def _unreadable(self, layout: Layout, environment: Mapping[str, str]) -> tuple[tuple[str, ...], Facts | None]:
+        """Return warnings about certificate files that commands may not read, and what is known of these files."""
         named = dict(certificates_of(environment))
-        paths = list(dict.fromkeys(named.values()))
-        found = zip(paths, await self._facts.resolve_all(paths), strict=True)
-        decided = {path: self._decide(layout, path, resolved, write=False) for path, resolved in found}
-        return tuple(
+        paths = tuple(dict.fromkeys(named.values()))
+        if not paths:
+            return (), None
+        files: Facts | None = None
+        try:
+            files = self._files[paths] = await self._facts.answer(HostQueries(paths=paths))
+            found = files.paths
+        except PolicyError:  # no rule needs them, so no command is refused
+            found = dict(zip(paths, await self._facts.resolve_all(paths), strict=True))
+        while len(self._files) > FILES_KEPT:
+            self._facts.forget(self._files.pop(next(iter(self._files))))
+        decided = {path: self._decide(layout, path, found[path], write=False) for path in paths}
+        warnings = (
             f"{name} names {neutralise(path)}, which the command may not read: {decided[path].text}"
             for name, path in named.items()
             if not decided[path].allowed
         )
+        return tuple(warnings), files
 
     async def layout(self, policy: Policy, place: Place, shells: tuple[str, ...] = DEFAULT_SHELLS) -> Layout:
         """Return the file system and the shells of a place, as they are now."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 
 from sandboxd.errors import PolicyError
-from sandboxd.plan.host_facts import Facts, ResolvedPath
+from sandboxd.plan.host_facts import Facts
 from sandboxd.plan.host_queries import HostQueries
 from sandboxd.plan.planner import ENDED_KEPT, KEPT, Planner
 from sandboxd.plan.request import Argv, Place, ShellText
@@ -75,23 +74,64 @@ async def test_what_is_kept_has_a_bound_and_ends_with_the_session() -> None:
     assert host.asked == KEPT + 2 + KEPT - ENDED_KEPT
 
 
-async def test_variables_of_a_caller_outlast_a_plan_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
+class HostWithCertificates(FakeHost):
+    """Tells how often certificate files were looked at; `stale` when such a file has changed."""
+
+    def __init__(self) -> None:
+        super().__init__({"/home/u/ca.pem": "", "/home/u/secret/ca.pem": ""})
+        self.looked_at: list[tuple[str, ...]] = []
+        self.stale = self.is_closed = False
+
+    async def answer(self, needs: HostQueries) -> Facts:
+        if not needs.scans:
+            self.looked_at.append(needs.paths)
+            self.stale = False
+            if self.is_closed:
+                raise PolicyError("full_disk_access", "closed")
+        return await super().answer(needs)
+
+    def unchanged(self, facts: Facts) -> bool:
+        return super().unchanged(facts) and not (self.stale and "/home/u/ca.pem" in facts.paths)
+
+
+CALLER = {"SSL_CERT_FILE": "/home/u/ca.pem", "PIP_CERT": "/home/u/ca.pem"}
+SECRETS = Policy(
+    files=FilePolicy(deny_read=(PathRule("/home/u/secret", Origin(Source.USER, "sandbox.filesystem.denyRead")),))
+)
+
+
+async def test_variables_of_a_caller_outlast_a_plan_without_any() -> None:
     """A prepared sandbox is planned without the variables of the command before and after it."""
-    host, resolved = FakeHost({"/home/u/ca.pem": ""}), list[str]()
-    resolve_all = host.resolve_all
-
-    async def counted(paths: Iterable[str]) -> list[ResolvedPath]:
-        resolved.extend(asked := list(paths))
-        return await resolve_all(asked)
-
-    monkeypatch.setattr(host, "resolve_all", counted)
+    host = HostWithCertificates()
     planner, where = Planner(host), place()
-    caller = {"SSL_CERT_FILE": "/home/u/ca.pem", "PIP_CERT": "/home/u/ca.pem"}
-    for environment in (caller, {}, caller):
+    for environment in (CALLER, {}, CALLER):
         await planner.plan(POLICY, where, ShellText("true"), environment)
-    assert resolved == ["/home/u/ca.pem"]
+    assert host.looked_at == [("/home/u/ca.pem",)]
     await planner.plan(POLICY, where, ShellText("true"), {"SSL_CERT_FILE": "/home/u/other.pem"})
-    assert resolved[1:] == ["/home/u/other.pem"]
+    assert host.looked_at[1:] == [("/home/u/other.pem",)]
+
+
+async def test_the_next_session_in_a_place_looks_at_certificates_that_have_changed() -> None:
+    host = HostWithCertificates()
+    planner = Planner(host)
+    for _ in range(2):  # each session has a place of its own, which is equal
+        plan = await planner.plan(SECRETS, *request(), CALLER)
+    assert plan.warnings == () and len(host.looked_at) == 1
+    host.put("/home/u/ca.pem", "-> /home/u/secret/ca.pem")
+    host.stale = True
+    plan = await planner.plan(SECRETS, *request(), CALLER)
+    assert [one.split(",")[0] for one in plan.warnings] == [f"{name} names /home/u/ca.pem" for name in CALLER]
+    assert len(host.looked_at) == 2
+
+
+async def test_certificates_in_a_place_that_is_closed_to_the_daemon_refuse_no_command() -> None:
+    host = HostWithCertificates()
+    host.put("/home/u/ca.pem", "-> /home/u/secret/ca.pem")
+    host.is_closed = True
+    planner = Planner(host)
+    for _ in range(2):
+        assert len((await planner.plan(SECRETS, *request(), CALLER)).warnings) == 2
+    assert len(host.looked_at) == 2, "nothing tells of changes there"
 
 
 class SharedHost(FakeHost):
