@@ -2,7 +2,8 @@
  * A program begins as it does in reality and runs until it ends, until the bytes are used up, or forks into a child,
  * which it then is. What it reads from the daemon, from /proc and from the memory of a command is what the fuzzer says,
  * and so is which call fails, and how. Asserted, besides what the sanitizers see: no descriptor is closed that is not
- * open, none is left behind by more calls than the tables of the helper hold, and what is written is readable. */
+ * open, none is left behind by more calls than the tables of the helper hold, and what is written is readable. Of
+ * `namespaces` also: a request leaves no descriptor in the process that forks, and no fork ends without its answer. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/seccomp.h>
@@ -21,7 +22,7 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
-enum { FIRST = 16, MOST_OPEN = 1 << 12, KEPT_MOST = 700, ARENA = 1 << 21, MOST_CALLS = 20000 };
+enum { FIRST = 16, MOST_OPEN = 1 << 12, KEPT_MOST = 1200, ARENA = 1 << 21, MOST_CALLS = 20000 };
 
 extern char first_data[], last_data[], first_bss[], last_bss[];
 void begin(long *stack);
@@ -29,6 +30,7 @@ void begin(long *stack);
 static const uint8_t *input, *input_end;
 static uint8_t is_open[MOST_OPEN], *data_before;
 static unsigned open_count, calls;
+static int owes_answer; /* a fork of `namespaces` that has not tried to send one */
 static uint8_t given[1 << 13], *given_at, *given_end;
 static char *brk_at, arena[ARENA] __attribute__((aligned(16)));
 static jmp_buf out;
@@ -94,6 +96,28 @@ static void read_all(const void *from, unsigned long size) { /* a sanitizer look
     for (unsigned long n = 0; from && n < size; n++) {
         sum += ((const uint8_t *)from)[n];
     }
+}
+
+#include "steps.h"
+
+/* A request of `namespaces`, or the rest of one. */
+static long request(struct msghdr *into, int first) {
+    struct cmsghdr *head = into->msg_control;
+    uint8_t how = byte();
+    unsigned count = how % 8 ? 5 - how % 8 % 4 : 0;
+    if (first && open_count) {
+        fprintf(stderr, "%u descriptors of requests are kept\n", open_count);
+        abort();
+    }
+    if (first) {
+        memset(put_already, 0, sizeof put_already);
+    }
+    into->msg_flags = how > 250 ? MSG_CTRUNC : how > 245 ? MSG_TRUNC : 0;
+    *head = (struct cmsghdr){.cmsg_len = CMSG_LEN(count * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = 1};
+    for (unsigned n = 0; n < count; n++) {
+        ((int *)(head + 1))[n] = (int)opened();
+    }
+    return steps(into->msg_iov->iov_base);
 }
 
 static const short asked_about[] = {
@@ -192,6 +216,9 @@ static void configure(void) {
 
 static long message(long from, struct msghdr *into) {
     unsigned long wanted = into->msg_iov->iov_len;
+    if (wanted == PROGRAM_ROOM) {
+        return request(into, from == 0);
+    }
     if (from == 3 && given_at < given_end && into->msg_iovlen == 1) {
         wanted = wanted > (unsigned long)(given_end - given_at) ? (unsigned long)(given_end - given_at) : wanted;
         memcpy(into->msg_iov->iov_base, given_at, wanted);
@@ -304,6 +331,10 @@ long system_call(long call, long a, long b, long c, long d, long e) {
     }
     switch (call) {
     case SYS_exit_group:
+        if (owes_answer) {
+            fprintf(stderr, "a fork ends without a word\n");
+            abort();
+        }
         leave();
     case SYS_brk:
         return grow((char *)a);
@@ -322,10 +353,11 @@ long system_call(long call, long a, long b, long c, long d, long e) {
     case SYS_close_range:
         return 0;
     }
+    owes_answer &= call != SYS_sendmsg;
     uint8_t how = byte();
     if (how < 2) {
-        static const short errors[] = {ENOMEM, EMFILE, EIO,    ENOSPC, ESRCH, EAGAIN,
-                                       ENOENT, EPERM,  EFAULT, EBUSY,  EEXIST};
+        static const short errors[] = {ENOMEM, EMFILE, EIO,   ENOSPC, ESRCH,   EAGAIN, ENOENT,
+                                       EPERM,  EFAULT, EBUSY, EEXIST, ENOTDIR, ELOOP,  EINPROGRESS};
         return -errors[byte() % (sizeof errors / sizeof *errors)];
     }
     switch (call) {
@@ -339,6 +371,7 @@ long system_call(long call, long a, long b, long c, long d, long e) {
     case SYS_timerfd_create:
     case SYS_epoll_create1:
     case SYS_open_tree:
+    case SYS_fspick:
     case SYS_seccomp:
     case SYS_landlock_create_ruleset:
         return opened();
@@ -353,6 +386,7 @@ long system_call(long call, long a, long b, long c, long d, long e) {
         ((int *)a)[1] = (int)opened();
         return 0;
     case SYS_clone:
+        owes_answer = how > 200 && *(const char *)PROGRAM == 'n';
         return how > 200 ? 0 : 100 + how % 16;
     case SYS_wait4:
         if (how < 200) {
@@ -388,6 +422,9 @@ long system_call(long call, long a, long b, long c, long d, long e) {
     case SYS_recvfrom:
         if (how < 20) {
             return how & 1 ? 0 : -EAGAIN;
+        }
+        if (c == PROGRAM_ROOM) {
+            return netlink_replies((void *)b);
         }
         fill((void *)b, (unsigned long)c);
         if (c == 1 && how < 230) {
@@ -453,6 +490,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     memset(given, 0, sizeof given);
     given_at = given_end = given;
     open_count = calls = 0;
+    owes_answer = 0;
     brk_at = arena;
     input = bytes;
     input_end = bytes + size;
