@@ -130,8 +130,9 @@ def calls_until_the_command(trace: str) -> Counter[str]:
 
 
 NEVER = {"execve", "exit", "exit_group", "rt_sigreturn", "brk", "mmap", "munmap", "mprotect", "arch_prctl", "wait4"}
-"""Calls of a C library and its loader before main(), those that do not return, and one after whose failure bubblewrap
-waits for ever."""
+"""Calls of a C library and its loader before main(), those that do not return, and `wait4`, after whose failure
+bubblewrap waits for ever: it reads the signal that its child has ended, asks once, and waits for the next one. The helper
+asks again, which has a test of its own."""
 
 
 def test_a_call_of_a_sandbox_that_fails_opens_nothing(faults: Faults, tmp_path: Path) -> None:
@@ -207,3 +208,17 @@ def test_a_call_of_the_daemon_that_fails_opens_nothing(faults: Faults, tmp_path:
         assert faults.run()["output"] == DONE, inject
     assert not wrong, "\n".join(map(str, wrong.items()))
     assert WALK or len(took_effect) == len(rows), took_effect
+
+
+@pytest.mark.parametrize("call", ["wait4", "read"])
+def test_process_1_goes_on_after_failures(faults: Faults, tmp_path: Path, call: str) -> None:
+    """Those of the helper alone: the end of its child is found all the same, and told."""
+    pipe = subprocess.PIPE
+    words = "run", "--", "sh", "-c", "echo up; read -r x; exit 3"
+    with faults.daemon.popen(*words, stdin=pipe, stdout=pipe) as client:
+        assert client.stdin is not None and client.stdout is not None and client.stdout.readline().strip()
+        (init,) = [one for one in descendants(client.pid) if one.command[1:] == ("init",)]
+        with failing([init.pid], f"{call}:error=EIO:when=1..3", tmp_path / "note"):
+            client.stdin.close()
+            assert client.wait(60) == 3
+    assert "(INJECTED)" in (tmp_path / "note").read_text()
