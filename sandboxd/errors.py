@@ -5,6 +5,7 @@ request, a settings file, the host or sandboxd itself."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,3 +49,15 @@ class LaunchError(DaemonError):
 
 class InternalError(DaemonError):
     """Bug in sandboxd. The message is safe to show; the log has the details."""
+
+
+def way_out(fault: OSError, otherwise: str) -> str:
+    """Return the hint for a file that cannot be written; another one where the disk is not the reason."""
+    return _WAYS_OUT.get(fault.errno or 0, otherwise)
+
+
+_WAYS_OUT = {
+    errno.ENOSPC: "free some disk space there",
+    errno.EDQUOT: "free some of the disk quota",
+    errno.EROFS: "mount the file system writable",
+}

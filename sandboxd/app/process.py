@@ -28,7 +28,7 @@ from sandboxd.daemon.restart import descriptor_store
 from sandboxd.daemon.restart.restarting import HANDOVER, DaemonProgram, answer_trial, take_handed_over, take_trial
 from sandboxd.daemon.startup import StartUp
 from sandboxd.daemon.state import DaemonState
-from sandboxd.errors import DaemonError, HostError
+from sandboxd.errors import DaemonError, HostError, way_out
 from sandboxd.handover.document import Incoming, Outgoing, read_document
 from sandboxd.policy.display import neutralise
 from sandboxd_client import programs
@@ -109,7 +109,7 @@ def _unusable(error: OSError) -> HostError:
     return HostError(
         "daemon_failed",
         f"cannot use the daemon's directories{where}: {error.strerror or error}",
-        hint=f"move {error.filename} away" if where else "free some disk space",
+        hint=way_out(error, f"move {error.filename} away" if where else "see the log of the kernel: dmesg"),
     )
 
 

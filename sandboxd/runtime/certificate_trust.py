@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from sandboxd.errors import HostError
+from sandboxd.errors import HostError, way_out
 from sandboxd.plan.trust import SYSTEM_BUNDLES, bundle_path, callers_files, java_store_path, terminated_hosts
 from sandboxd.policy.model import NetworkPolicy
 from sandboxd.proxy.tls.authority import Authority, AuthorityRecord, java_store
@@ -112,7 +112,7 @@ class CertificateTrust:
             _replace(path, text)
         except OSError as error:
             raise HostError(
-                "tls_bundle", f"cannot write {path}: {error.strerror}", hint="free some disk space"
+                "tls_bundle", f"cannot write {path}: {error.strerror}", hint=way_out(error, "free some disk space")
             ) from None
         self._written[path] = state
 

@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from sandboxd.errors import HostError
+from sandboxd.errors import HostError, way_out
 from sandboxd.host.placeholders.placeholder import is_at
 from sandboxd.host.placeholders.placeholder_journal import Journal
 from sandboxd.plan.host_facts import Territory
@@ -166,7 +166,7 @@ class LaunchJournal:
         return HostError(
             "journal_failed",
             f"cannot write the launch journal {self._start}: {error.strerror}",
-            hint="free some disk space there",
+            hint=way_out(error, "free some disk space there"),
             data={"path": self._start},
         )
 

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from sandboxd.errors import HostError
+from sandboxd.errors import HostError, way_out
 from sandboxd.host.placeholders.placeholder import is_at
 from sandboxd.settings.files.inotify import CLOSE_WRITE, DIRECTORY, Inotify, leaves_room
 from sandboxd_client.records import dataclass
@@ -68,7 +68,7 @@ class Journal:
             raise HostError(
                 "placeholder_failed",
                 f"cannot write the journal of placeholders {self.path}: {error.strerror}",
-                hint="free some disk space there",
+                hint=way_out(error, "free some disk space there"),
                 data={"path": self.path},
             ) from error
 

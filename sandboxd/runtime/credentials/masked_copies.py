@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from sandboxd.errors import HostError
+from sandboxd.errors import HostError, way_out
 from sandboxd.plan.masked_files import MaskedFile, copy_path
 from sandboxd.proxy.credentials.request_heads import Secret, take_out
 from sandboxd.runtime.credentials.credential_store import beginning
@@ -60,7 +60,9 @@ def write_copy(file: MaskedFile, session_tmp: str, stand_in: StandIn, secrets: S
         os.rename(f"{path}.new", path)
     except OSError as error:
         raise HostError(
-            "credential_copy", f"cannot write the copy of {file.path}: {error.strerror}", hint="free some disk space"
+            "credential_copy",
+            f"cannot write the copy of {file.path}: {error.strerror}",
+            hint=way_out(error, "free some disk space"),
         ) from None
     return told
 

@@ -15,7 +15,7 @@ import secrets
 import stat
 from collections.abc import Iterable, Mapping
 
-from sandboxd.errors import SettingsError
+from sandboxd.errors import SettingsError, way_out
 from sandboxd_client.records import dataclass, field
 
 _MAX_RECORD = 16 * 1024 * 1024
@@ -95,11 +95,7 @@ class TrustStore:
         except OSError as fault:
             with contextlib.suppress(OSError):
                 os.unlink(new)
-            raise SettingsError(
-                "trust_unwritable",
-                f"cannot write the record of trust in {self.directory}: {fault.strerror}",
-                hint=f"make {self.directory} a directory that only you can write",
-            ) from fault
+            raise self._unwritable("write", fault) from fault
 
     def remove(self, directory: str) -> bool:
         """Forget a directory; False without a record. Raises `trust_unwritable`."""
@@ -109,10 +105,15 @@ class TrustStore:
         except FileNotFoundError:
             return False
         except OSError as fault:
-            raise SettingsError(
-                "trust_unwritable", f"cannot remove the record of trust in {self.directory}: {fault.strerror}"
-            ) from fault
+            raise self._unwritable("remove", fault) from fault
         return True
+
+    def _unwritable(self, verb: str, fault: OSError) -> SettingsError:
+        return SettingsError(
+            "trust_unwritable",
+            f"cannot {verb} the record of trust in {self.directory}: {fault.strerror}",
+            hint=way_out(fault, f"make {self.directory} a directory that only you can write"),
+        )
 
     def seal_key(self) -> bytes:
         """Return the key of blocks of violations, kept for the next daemon where the directory is usable."""
@@ -208,7 +209,7 @@ class OpenedPlaces:
         return SettingsError(
             "opened_unwritable",
             f"cannot record in {self._path} which directories commands may write: {fault.strerror}",
-            hint=f"free some disk space, and make {os.path.dirname(self._path)} a directory that only you can write",
+            hint=way_out(fault, f"make {os.path.dirname(self._path)} a directory that only you can write"),
         )
 
     def _can_be_kept(self) -> bool:

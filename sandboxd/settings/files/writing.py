@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from shlex import quote
 
-from sandboxd.errors import SettingsError
+from sandboxd.errors import SettingsError, way_out
 from sandboxd.settings.jsonc import MAX_BYTES
 
 ATTEMPTS = 20
@@ -53,7 +53,7 @@ def edit_file(path: str, edit: Callable[[str], str], lock_directory: str = "", *
         raise SettingsError(
             "settings_unwritable",
             f"cannot write {path}: {fault.strerror}",
-            hint="check the owner and mode of the file and its directory",
+            hint=way_out(fault, "check the owner and mode of the file and its directory"),
             data={"file": path},
         ) from fault
 
