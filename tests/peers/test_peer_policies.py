@@ -12,16 +12,21 @@ from peers.tables import differences
 from sandboxd.policy.build import build_policy
 from sandboxd.policy.commands.command_decisions import decide_command
 from sandboxd.policy.commands.shell_syntax import read_line
-from sandboxd.policy.decision import Behavior
+from sandboxd.policy.decision import Behavior, Decision
 from sandboxd.policy.hosts.host_decisions import decide_address, decide_host
 from sandboxd.policy.hosts.host_patterns import HostPattern, HostPatternError, HostSyntaxError, parse_host
 from sandboxd.policy.hosts.parent_proxies import choose_parent, read_environment
 from sandboxd.policy.hosts.request_rules import HttpRequest, decide_request
 from sandboxd.policy.model import Policy
 from sandboxd.policy.paths.rule_paths import PathScope
+from sandboxd.proxy.dns.dns_answers import DnsAnswers
+from sandboxd.proxy.dns.dns_message import Code, DnsQuestion, RecordType
+from sandboxd.proxy.dns.synthetic_names import NameTable
+from sandboxd.proxy.gate import Gate
 from sandboxd.settings.layer import layer_from_values
 from sandboxd.settings.merge import merge
 from sandboxd.settings.origins import Source
+from support.proxies import Blocked, NoNames
 
 SCOPE = PathScope("/home/u", "/home/u/p", {})
 
@@ -100,6 +105,23 @@ def allows(rules: list[str], command: str) -> str:
     return answer.behavior.value
 
 
+def look_up(allowed: list[str], kind: str, name: str) -> str:
+    network = network_of(allowed, []).network
+    names = NoNames()
+
+    async def ask(*_: object) -> Decision:
+        raise AssertionError("a look-up asks nobody")
+
+    answers = DnsAnswers(
+        Gate(lambda: network, ask, names, can_ask=lambda: False), NameTable(first=256, last=258), Blocked().add
+    )
+    answer = answers.answer(DnsQuestion(tuple(part.encode() for part in name.split(".")), RecordType[kind], 1))
+    assert not names.asked
+    if answer.addresses:
+        return "answered"
+    return "refused" if answer.code in (Code.REFUSED, Code.NXDOMAIN) else "empty"
+
+
 def words_of(line: str) -> list[str]:
     read = read_line(line)
     assert read.unreadable is None
@@ -109,7 +131,7 @@ def words_of(line: str) -> list[str]:
 KINDS: dict[str, tuple[Callable[..., Any], int]] = {
     "rules": (accepts, 2), "decisions": (decide, 4), "addresses": (leads, 2), "spellings": (spelling, 1),
     "no_proxy": (proxied, 2), "requests": (requested, 3), "denied": (denies, 2), "allowed": (allows, 2),
-    "words": (words_of, 1),
+    "words": (words_of, 1), "looked_up": (look_up, 3),
 }  # fmt: skip
 
 
