@@ -131,8 +131,8 @@ def calls_until_the_command(trace: str) -> Counter[str]:
 
 NEVER = {"execve", "exit", "exit_group", "rt_sigreturn", "brk", "mmap", "munmap", "mprotect", "arch_prctl", "wait4"}
 """Calls of a C library and its loader before main(), those that do not return, and `wait4`, after whose failure
-bubblewrap waits for ever: it reads the signal that its child has ended, asks once, and waits for the next one. The helper
-asks again, which has a test of its own."""
+bubblewrap waits for ever: it reads the signal that its child has ended, asks once, and waits for the next one. The
+helper asks again, which has a test of its own."""
 
 
 def test_a_call_of_a_sandbox_that_fails_opens_nothing(faults: Faults, tmp_path: Path) -> None:
