@@ -84,6 +84,10 @@ class CleanupService(Protocol):
     def forget(self, launch_id: str) -> None:
         """Owe no clean-up: the command never ran, or another daemon has it."""
 
+    def look_at_once(self, launch_id: str, could_write: Callable[[str], bool]) -> bool:
+        """Clean up where there is nothing to do; return False where that takes longer to tell."""
+        ...
+
     async def look(self, launch_id: str, could_write: Callable[[str], bool]) -> Neutralised:
         """Clean up after the command. Raises SandboxdError."""
         ...
@@ -288,12 +292,14 @@ class LinuxBackend:
         launch.record()
 
     def _look_after(self, launch: Launching) -> asyncio.Task[bytes] | None:
-        """Start the clean-up after a command. None when it could write nothing."""
+        """Start the clean-up after a command. None when there is nothing to do."""
         options = launch.pending_setup.options
         if options.tmp_size is not None and self._overlays.is_full(options.overlays):
             launch.refused(limit_met("tmp", size_text(options.tmp_size), size_text(2 * options.tmp_size)))
         if not launch.was_claimed or not launch.territory.places:
             self._cleanup.forget(launch.launch_id)
+            return None
+        if self._cleanup.look_at_once(launch.launch_id, writable_in(launch.view)):
             return None
         task = asyncio.get_running_loop().create_task(self._look_through(launch), name=f"cleanup-{launch.launch_id}")
         self._looking.add(task)

@@ -38,6 +38,8 @@ LARGEST_INDEX = 128 << 20
 _TOLD = frozenset({".git", "HEAD", "commondir", "config", "config.worktree", "hooks", "objects", "refs"})
 """Names that the helper tells of (guard.c); others are directories that were moved."""
 LEAST_SECONDS = 0.05
+FEW = 64
+"""Directories of a place that are looked at on the event loop."""
 
 
 class _Unchanged(IntEnum):
@@ -86,6 +88,27 @@ class CleanupPass:
         except PolicyError as error:
             self._failed = error
             return GitConfiguration()
+
+    def has_nothing_to_do(self) -> bool:
+        """Return whether few directories are to be looked at, and none has changed, so that no thread is needed."""
+        excluded = frozenset(self._territory.excluded)
+        for place in self._territory.places:
+            index, lock = self._memory.index_of(place)
+            if not lock.acquire(blocking=False):
+                return False
+            try:
+                if not index.is_unchanged(excluded, FEW, self._has_nothing_to_clean):
+                    return False
+            finally:
+                lock.release()
+        return True
+
+    def _has_nothing_to_clean(self, path: str, directory: Directory) -> bool:
+        holds = directory.holds
+        if holds & Holds.LINK and self._could_write(path):
+            return False
+        pointed = not holds & Holds.DOT_GIT or os.path.join(path, ".git") in self._known
+        return pointed and (not holds & Holds.HEAD or path in self._known)
 
     def run(self) -> Neutralised:
         try:

@@ -96,6 +96,20 @@ class RepositoryCleanup:
         self.made.ended(launch_id, searched=False)
         self._settled(launch_id)
 
+    def look_at_once(self, launch_id: str, could_write: CouldWrite) -> bool:
+        """Clean up after a command that has left nothing to do; return False where that is not seen at once."""
+        territory = self._busy.running.get(launch_id)
+        if territory is None:
+            return True
+        if (territory.places[0] if territory.places else "") in self._sessions:
+            return False
+        if not CleanupPass(self._memory, territory, could_write, territory.since).has_nothing_to_do():
+            return False
+        self.made.ended(launch_id, searched=True)
+        self._busy.end(launch_id, territory)
+        asyncio.get_running_loop().call_soon(self._settled, launch_id)  # the command does not wait for it
+        return True
+
     async def look(self, launch_id: str, could_write: CouldWrite) -> Neutralised:
         """Clean up after a command that has ended.
 

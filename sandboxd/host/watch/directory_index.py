@@ -120,6 +120,7 @@ class DirectoryIndex:
         """Records of earlier scans that the last one did not reach."""
         self.rest: Rest = deque()
         """The unfinished part of the last scan, for `go_on`."""
+        self._excluded: frozenset[str] = frozenset()
         self._device = -1
         self._in_memory = False
 
@@ -152,7 +153,7 @@ class DirectoryIndex:
             self.number += 1
         self.unseen, self.failed = "", None
         self._place()
-        excluded = frozenset(path for path in excluded if path.startswith(self.root))
+        self._excluded = excluded = frozenset(path for path in excluded if path.startswith(self.root))
         self.rest = todo = deque([("", iter((self.root,)))])
         while todo:
             above, names = todo[0]
@@ -182,6 +183,25 @@ class DirectoryIndex:
 
         if self.unseen:
             self._not_reached = {path: record for path, record in before.items() if path not in records}
+
+    def is_unchanged(
+        self, excluded: frozenset[str], most: int, is_settled: Callable[[str, Directory], bool]
+    ) -> bool:
+        """Return whether another scan would find the same, and all of it settled; False for more than a few."""
+        if self.unseen or self.failed or self._not_reached or not 0 < len(self._records) <= most or self._device < 0:
+            return False
+        if frozenset(path for path in excluded if path.startswith(self.root)) != self._excluded:
+            return False
+        try:
+            return all(
+                record.device == self._device
+                and is_settled(path, record)
+                and (state := os.lstat(path)).st_ctime_ns == record.changed
+                and self._still_holds(record, state)
+                for path, record in self._records.items()
+            )
+        except OSError:
+            return False
 
     def go_on(self, rest: Rest, excluded: frozenset[str], budget: Budget) -> Iterator[tuple[str, Directory]]:
         """Continue an earlier scan from `rest` within the budget, deep directories first."""
