@@ -229,6 +229,7 @@ class AsyncClient(AsyncRpcMethods):
         bounded = CutOutput(options, spawning)
         for left in reversed(range(WRAPS_TRIED)):
             process = await start(await self._launch(command, spawning), spawning, self.wrap_outcome, after=process)
+            self._preparing.next(spawning)
             try:
                 done = await complete(process, input, timeout)
                 break
@@ -239,7 +240,6 @@ class AsyncClient(AsyncRpcMethods):
             except subprocess.TimeoutExpired as expired:
                 bounded.fill(expired)
                 raise
-        self._preparing.next(spawning)
         bounded.fill(done)
         self._connector.remember(done)
         if ask and done.violations:

@@ -249,6 +249,7 @@ class AsyncRpcMethods:
         command_text: str | None = None,
         overrides: OverridesRecord | None = None,
         prepared: str | None = None,
+        given: str | None = None,
     ) -> WrapResult:
         """Return the launch spec of a command. It always wraps."""
         if (command is None) == (argv is None):
@@ -268,6 +269,7 @@ class AsyncRpcMethods:
             command_text=command_text,
             overrides=overrides,
             prepared=prepared,
+            given=given,
         )
         return await self.call(methods.WRAP, params)
 

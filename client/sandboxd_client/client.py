@@ -230,6 +230,7 @@ class Client(RpcMethods):
         bounded = CutOutput(options, spawning)
         for left in reversed(range(WRAPS_TRIED)):
             process = start(self._launch(command, spawning), spawning, self.wrap_outcome, after=process)
+            self._preparing.next(spawning)
             try:
                 done = complete(process, input, timeout)
                 break
@@ -240,7 +241,6 @@ class Client(RpcMethods):
             except subprocess.TimeoutExpired as expired:
                 bounded.fill(expired)
                 raise
-        self._preparing.next(spawning)
         bounded.fill(done)
         self._connector.remember(done)
         if ask and done.violations:

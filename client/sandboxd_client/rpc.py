@@ -250,6 +250,7 @@ class RpcMethods:
         command_text: str | None = None,
         overrides: OverridesRecord | None = None,
         prepared: str | None = None,
+        given: str | None = None,
     ) -> WrapResult:
         """Return the launch spec of a command. It always wraps."""
         if (command is None) == (argv is None):
@@ -269,6 +270,7 @@ class RpcMethods:
             command_text=command_text,
             overrides=overrides,
             prepared=prepared,
+            given=given,
         )
         return self.call(methods.WRAP, params)
 

@@ -5,10 +5,11 @@ sessions, proxies or RPC: it reports the events of a command to its `Observer`."
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from sandboxd.plan.host_facts import SocketFile
 from sandboxd.plan.plan import Plan
@@ -35,6 +36,8 @@ class LaunchSpec:
     """Variables to set. May hold a password: never logged."""
     env_unset: tuple[str, ...] = ()
     """Variables to remove."""
+    env_tag: str = ""
+    """The same for the same variables."""
     cwd: str = ""
     reachable: bool = False
     """The host can connect into the sandbox: there will be `Listeners.inside`."""
@@ -190,11 +193,14 @@ class LaunchHandle(Protocol):
 class PreparedHandle(LaunchHandle, Protocol):
     """The handle of a sandbox that waits for its command."""
 
-    async def claim(self, arguments: Sequence[str], observer: Observer) -> Awaitable[object]:
+    def look(self) -> asyncio.Future[Any]:
+        """Begin to look at its files anew, for a claim, which waits for that."""
+        ...
+
+    async def claim(self, arguments: Sequence[str], observer: Observer) -> None:
         """Give it its command, which starts once the observer of the launch lets it start.
 
-        Return an awaitable that has to end before the command may start. Raises DaemonError where it is not the sandbox
-        any more that it was made as."""
+        Raises DaemonError where it is not the sandbox any more that it was made as."""
 
 
 Prepare = Callable[[str, Plan, Observer], Awaitable[tuple["LaunchSpec", PreparedHandle]]]

@@ -7,11 +7,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sandboxd.backends.base import (
     AnswerConnect,
@@ -33,8 +32,8 @@ MOST_OF_SESSION: Final = 8
 """Prepared sandboxes of a session, one for each connection; the oldest ends."""
 MADE_WITHIN_S: Final = 5.0
 """How long one that is given up while it is made has to end by itself."""
-TURNS: Final = 3
-"""Turns of the event loop before a claimed sandbox goes on: its client gets the answer first, and uses the time."""
+STARTS_WITHIN_S: Final = 1.0
+"""How long the client waits for the start before it is told of the claim."""
 FREE_BYTES: Final = 256 << 20
 """Free memory below which nothing is prepared."""
 
@@ -59,10 +58,12 @@ class PreparedSandbox:
         self._pid = 0
         self._inside: SandboxNetwork | None = None
         self._is_complete = False
+        loop = asyncio.get_running_loop()
+        self._made, self._passed = loop.create_future(), loop.create_future()
         self._spec: LaunchSpec | None = None
         self._handle: PreparedHandle | None = None
-        self._rest: Awaitable[object] | None = None
-        self._command: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self._looking: asyncio.Future[Any] | None = None
+        self._command: asyncio.Future[Command] = loop.create_future()
         self._expiry: asyncio.TimerHandle | None = None
 
     def attach(self, spec: LaunchSpec, handle: PreparedHandle) -> None:
@@ -96,8 +97,21 @@ class PreparedSandbox:
             self._handle.terminate()  # a bubblewrap that is killed now may leave a child that waits for ever
             asyncio.get_running_loop().call_later(MADE_WITHIN_S, self._handle.kill)
 
+    async def made(self) -> None:
+        """Wait until it is complete or over: what is left of that takes less time than another sandbox."""
+        if not self._made.done():
+            await asyncio.wait((self._made,), timeout=MADE_WITHIN_S)
+        self.look()
+
+    def look(self) -> None:
+        """Begin to look at its files anew, for a command that has come."""
+        if self.is_waiting and self._looking is None and self._handle is not None:
+            self._looking = self._handle.look()
+            self._looking.add_done_callback(_take_note)
+
     def _leave(self) -> None:
         self.is_over = True
+        _set(self._made)
         if not (self._is_complete or self._files_hold()):
             self._remove_made(self._claimed_at)
         if self._expiry is not None:
@@ -109,22 +123,22 @@ class PreparedSandbox:
         if self._expiry is not None:
             self._expiry.cancel()
         try:
-            self._rest = await self._handle.claim(plan.argv, command)
+            if self._looking is not None:
+                await self._looking
+            await self._handle.claim(plan.argv, command)
         except BaseException:
             self.end()
             raise
         self._leave()
         return self._spec, self._handle
 
-    def begin(self, command: Command) -> None:
-        """Let its command start."""
+    async def begin(self, command: Command) -> None:
+        """Let its command start, or fail. The client is told afterwards: it has given all that the command needs."""
         command.was_prepared = True
         command.claimed(self._pid)
-        _after(TURNS, partial(self._go_on, command))
-
-    def _go_on(self, command: Command) -> None:
         if not self._command.done():
             self._command.set_result(command)
+            await asyncio.wait((self._passed,), timeout=STARTS_WITHIN_S)
 
     # what the back end tells, until it is claimed
 
@@ -138,15 +152,17 @@ class PreparedSandbox:
             self._leave()
             raise LaunchError("mount_misplaced", "files have changed while the sandbox was made")
         self._inside, self._is_complete = inside, True
+        _set(self._made)
         return self._start()
 
     async def _start(self) -> None:
-        command = await self._command
-        assert self._rest is not None
-        await self._rest
-        checking = command.starting(self._inside)
-        if checking is not None:
-            await checking
+        try:
+            command = await self._command
+            checking = command.starting(self._inside)
+            if checking is not None:
+                await checking
+        finally:
+            asyncio.get_running_loop().call_soon(_set, self._passed)  # what started it sends the last byte first
 
     def listening(self, listeners: Listeners) -> None:
         listeners.close()
@@ -195,23 +211,47 @@ class PreparedSandboxes:
         for owner in tuple(self._ready):
             self.drop(owner)
 
-    def take(self, request: WrapRequest, plan: Plan) -> PreparedSandbox | None:
-        """Take the one that a request names, if it is its connection's and fits; what does not fit ends."""
-        if request.prepared is None:
+    def look(self, request: WrapRequest) -> None:
+        """Begin what a claim of the one that a request names takes longest for."""
+        if (one := self._named(request)) is not None:
+            one.look()
+
+    async def made(self, request: WrapRequest) -> None:
+        """Wait until the one that a request names is complete."""
+        if (one := self._named(request)) is not None:
+            await one.made()
+
+    def take(self, request: WrapRequest, plan: Plan, tag: str = "") -> PreparedSandbox | None:
+        """Take the one that a request names, if it is its connection's and fits; what does not fit ends.
+
+        `tag` is that of the changes to the environment."""
+        if (one := self._named(request)) is None:
             return None
-        one = self._ready.get(request.owner)
-        if one is None or one.wrap_id != request.prepared or not (one.is_waiting or one.is_over):
-            return None  # unknown, or still being made: for the next command
         del self._ready[request.owner]
-        if request.publish or not one.fits(plan):
+        if request.publish or not one.fits(plan) or request.given not in (None, tag):
             one.end()
             return None
         return one
 
+    def _named(self, request: WrapRequest) -> PreparedSandbox | None:
+        one = None if request.prepared is None else self._ready.get(request.owner)
+        return one if one is not None and one.wrap_id == request.prepared else None
 
-def _after(turns: int, act: Callable[[], object]) -> None:
-    loop = asyncio.get_running_loop()
-    loop.call_soon(act) if turns == 0 else loop.call_soon(_after, turns - 1, act)
+
+def _take_note(future: asyncio.Future[Any]) -> None:
+    """Take the exception, which is for a claim that may not come."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def env_tag(env_set: Mapping[str, str], env_unset: tuple[str, ...]) -> str:
+    """Return a short text that tells whether changes to an environment are the same, in this process."""
+    return f"{hash((tuple(env_set.items()), env_unset)) & (1 << 64) - 1:x}"
 
 
 def _sandbox_of(plan: Plan) -> tuple[object, ...]:

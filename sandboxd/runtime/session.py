@@ -32,7 +32,7 @@ from sandboxd.runtime.command_record import CommandRecord, State, close_descript
 from sandboxd.runtime.credentials.credential_store import CredentialStore
 from sandboxd.runtime.credentials.session_credentials import SessionCredentials
 from sandboxd.runtime.events import Events, Fallback, RunPrepared, RunRefused
-from sandboxd.runtime.prepared import PreparedSandbox, PreparedSandboxes, is_memory_short
+from sandboxd.runtime.prepared import PreparedSandbox, PreparedSandboxes, env_tag, is_memory_short
 from sandboxd.runtime.prompts.grants import Grants
 from sandboxd.runtime.servers.published_ports import PublishedPorts
 from sandboxd.runtime.servers.session_loopback import SessionLoopback
@@ -307,9 +307,10 @@ class SandboxSession:
     async def _wrap_once(self, request: WrapRequest) -> tuple[Command, LaunchSpec]:
         self._check_open()
         self._check_unclaimed()
+        await self.prepared.made(request)
         policy = self._policy(request.overrides)
         unenforced, place, stand_ins, plan = await self._plan(request, policy)
-        waiting = self.prepared.take(request, plan)
+        waiting = self.prepared.take(request, plan, env_tag(*_changes(plan, stand_ins)))
         wrap_id = secrets.token_hex(16) if waiting is None else waiting.wrap_id
         reads_reported = plan.supervision.reads or self._parts.backend.name == "macos"
         known = plan.attribution, policy.generation, reads_reported
@@ -340,15 +341,15 @@ class SandboxSession:
         self._commands[wrap_id] = command
         command.attach(handle, launch.expires_in_s)
         if waiting is not None:
-            waiting.begin(command)
+            await waiting.begin(command)
         for why in launch.warnings:  # of the back end: each is a layer that is less than it should be
             self._parts.events.tell(Fallback("layer", why, self.id, command.command_id))
+        env_set, env_unset = _changes(plan, {**stand_ins, **launch.env_set})
         whole = replace(
             launch,
-            env_set={**plan.environment.set, **stand_ins, **launch.env_set},
-            env_unset=tuple(
-                name for name in plan.environment.unset if name not in stand_ins and name not in launch.env_set
-            ),
+            env_set=env_set,
+            env_unset=env_unset,
+            env_tag=env_tag(env_set, env_unset),
             cwd=plan.cwd,
             prepared=waiting is not None,
             tmp=plan.view.seen_outside,
@@ -577,6 +578,11 @@ class SandboxSession:
 
     def _no_policy(self, overrides: Overrides = NO_OVERRIDES) -> Policy:
         raise CallerError("session_closed", f"session {self.id} has ended", hint="open a new one with session.open")
+
+
+def _changes(plan: Plan, more: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the variables to set and to remove; `more` is set as well."""
+    return {**plan.environment.set, **more}, tuple(name for name in plan.environment.unset if name not in more)
 
 
 def with_time_limit(layers: tuple[str, ...], policy: Policy) -> tuple[str, ...]:

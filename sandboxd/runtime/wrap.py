@@ -200,6 +200,8 @@ class WrapRequest:
     publish: tuple[Publication, ...] = ()
     prepared: str | None = None
     """The prepared sandbox that is to run it, if it fits."""
+    given: str | None = None
+    """It has environment and streams already, with the changes of this tag."""
     owner: object = field(default=None, compare=False)
     """The connection that it comes by, which alone may claim what it has prepared."""
 

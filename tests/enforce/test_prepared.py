@@ -19,6 +19,7 @@ import json, os, resource, signal, socket, subprocess, sys, time
 from sandboxd_client import Client, SandboxdError
 from sandboxd_client.wire.messages.methods import WRAP
 from sandboxd_client.wire.messages.wrap import WrapParams
+from sandboxd_client.transport.sharing import SharedConnector
 work = os.getcwd()
 
 def waiting(box):
@@ -38,14 +39,22 @@ SAME = (
     + r"""
 seen = {}
 def both(name, act):
-    found = []
-    for prepare in (False, True):
-        with Client(autostart=False, prepare=prepare) as box:
-            if prepare:
+    found, early = [], []
+    for way in ("usual", "late", "early"):
+        with Client(autostart=False, prepare=way != "usual") as box:
+            if way != "usual":
+                box.run("true")
                 make(box)
+                if way == "late":
+                    box._preparing._last.clear()
+                call = SharedConnector._call
+                box._connector._call = lambda *given: early.append(len(given) > 2) or call(box._connector, *given)
             found.append(act(box))
-    found[1], used = found[1][:-1], found[1][-1]
-    seen[name] = [found[0][:-1] == found[1], used, found[0][:-1], found[1]]
+    seen[name] = [
+        found[0][:-1] == found[1][:-1] == found[2][:-1],
+        found[1][-1] and found[2][-1] and early.count(True) == 1,
+        *found,
+    ]
 
 def run(command, **options):
     def act(box):
@@ -344,7 +353,6 @@ POINTS = (
     + r"""
 import threading
 from sandboxd_client.running.prepared import Prepared
-from sandboxd_client.transport.sharing import SharedConnector
 
 def end(): os.kill(os.getpid(), 9)
 def soon(ms): return lambda: threading.Timer(ms / 1000, end).start()

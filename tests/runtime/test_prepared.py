@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -37,7 +37,11 @@ class Handle:
         self.log.append("kill")
         self.killed.set()
 
-    async def claim(self, arguments: object, observer: object) -> Awaitable[None]:
+    def look(self) -> asyncio.Future[None]:
+        self.log.append("look")
+        return asyncio.get_running_loop().create_future()
+
+    async def claim(self, arguments: object, observer: object) -> None:
         raise HostError("launch_failed", "it has ended")
 
 
@@ -45,11 +49,15 @@ def one(owner: object, wrap_id: str = "p", *, complete: bool = True) -> tuple[Pr
     sandbox, handle = PreparedSandbox(wrap_id, PLAN, owner), Handle()
     sandbox.attach(LaunchSpec((), ()), handle)
     if complete:
-        sandbox.claimed(7)
-        waiting = sandbox.starting()
-        assert waiting is not None
-        waiting.close()  # type: ignore[attr-defined]
+        make_complete(sandbox)
     return sandbox, handle
+
+
+def make_complete(sandbox: PreparedSandbox) -> None:
+    sandbox.claimed(7)
+    waiting = sandbox.starting()
+    assert waiting is not None
+    waiting.close()  # type: ignore[attr-defined]
 
 
 def asked(owner: object, wrap_id: str | None = "p", publish: tuple[Publication, ...] = ()) -> WrapRequest:
@@ -82,13 +90,42 @@ async def test_it_is_for_its_connection_and_its_plan(
     sandbox.end()
 
 
-async def test_one_that_is_not_complete_is_left_for_later() -> None:
+async def test_one_that_is_not_complete_is_waited_for() -> None:
+    owner, kept = object(), PreparedSandboxes()
+    sandbox, _ = one(owner, complete=False)
+    kept.add(sandbox)
+    waiting = asyncio.create_task(kept.made(asked(owner)))
+    await kept.made(asked(owner, "another"))
+    assert not waiting.done() and not kept.waiting
+    make_complete(sandbox)
+    await waiting
+    assert kept.take(asked(owner), PLAN) is sandbox
+
+
+async def test_one_that_does_not_become_complete_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepared, "MADE_WITHIN_S", 0.0)
     owner, kept = object(), PreparedSandboxes()
     sandbox, handle = one(owner, complete=False)
     kept.add(sandbox)
-    assert kept.take(asked(owner), PLAN) is None and not handle.log and not kept.waiting
+    await kept.made(asked(owner))
+    assert kept.take(asked(owner), PLAN) is None and handle.log == ["cancel"]
+
+
+@pytest.mark.parametrize(("given", "taken"), [(None, True), ("1", True), ("2", False), ("", False)])
+async def test_what_was_given_has_to_be_right(given: str | None, taken: bool) -> None:
+    owner, kept = object(), PreparedSandboxes()
+    sandbox, handle = one(owner)
+    kept.add(sandbox)
+    assert (kept.take(replace(asked(owner), given=given), PLAN, "1") is sandbox) is taken
+    assert handle.log == ["kill"] * (not taken)
     sandbox.end()
-    assert handle.log == ["cancel"]
+
+
+def test_a_tag_tells_what_changes() -> None:
+    tags = [
+        prepared.env_tag(*one) for one in (({"A": "1"}, ()), ({"A": "1"}, ("B",)), ({"A": "2"}, ()), ({"AA": ""}, ()))
+    ]
+    assert len(set(tags)) == 4 and tags[0] == prepared.env_tag({"A": "1"}, ())
 
 
 async def test_a_newer_or_ninth_one_ends_an_older_one() -> None:

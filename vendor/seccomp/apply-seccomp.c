@@ -193,6 +193,13 @@ static void hand_out_sockets(const struct configuration *given) {
     }
 }
 
+static void await_init(void) {
+    char byte;
+    if (call(recvfrom, REPORT, &byte, 1, 0) != 1) {
+        refuse("init has ended", 0, try_again);
+    }
+}
+
 /* The child. What fail() writes to REPORT is {exit status, error number}; the exec closes it without a word. */
 static _Noreturn void become_command(struct sock_fprog *filter, uint32_t flags, char **arguments, char **environment,
                                      int report) {
@@ -220,9 +227,8 @@ static _Noreturn void become_command(struct sock_fprog *filter, uint32_t flags, 
     if (error < 0) {
         refuse("cannot prepare the command", error, see_check);
     }
-    char here[4096];
-    if (call(recvfrom, REPORT, here, 1, 0) != 1) {
-        refuse("init has ended", 0, try_again);
+    if (~flags & PREPARED) { /* else all is mounted, and GO may be some time away */
+        await_init();
     }
     if ((error = confine())) { /* by what is mounted now */
         refuse("cannot use Landlock", error, see_check);
@@ -237,12 +243,16 @@ static _Noreturn void become_command(struct sock_fprog *filter, uint32_t flags, 
     if (error < 0) {
         refuse("cannot install the system call filter", error, see_check);
     }
+    if (flags & PREPARED) {
+        await_init();
+    }
     if (flags & WATCHED && (error = hand_over(REPORT, (int)error, flags))) { /* init answers from now on */
         refuse("cannot hand over what watches the command", error, see_check);
     }
-    if (flags & UNIX && call(recvfrom, REPORT, here, 1, 0) != 1) {
-        refuse("init has ended", 0, try_again);
+    if (flags & UNIX) {
+        await_init();
     }
+    char here[4096];
     /* Mounts were made from outside until now, perhaps over the working directory. */
     if ((error = call(getcwd, here, sizeof here)) < 0 || (error = call(chdir, here))) {
         refuse("cannot enter the working directory", error, try_again);

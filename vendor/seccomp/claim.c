@@ -59,6 +59,7 @@ static char **take_words(int from, uint32_t *mask, char *last, const char *but) 
         uint32_t mask, count, length;
     } head;
 
+    listens = from ? THE_DAEMON : NO_PEER; /* what the daemon says while the owner gives is for later */
     read_from(from, &head, sizeof head, ANSWER_WITHIN_S);
     char **words = (void *)((call(brk, 0) + 15) & -16), **kept = words;
     char *text = (char *)(words + head.count + 2), *stop = text + head.length;
@@ -77,31 +78,31 @@ static char **take_words(int from, uint32_t *mask, char *last, const char *but) 
     if (text != stop || head.count) {
         refuse("the command is malformed", 0, restart);
     }
+    listens = THE_DAEMON;
     return words;
 }
 
 /* A prepared sandbox waits here, for as long as it takes: the daemon has said of which command it may become the
- * sandbox, and what that is to run; its owner gives the rest. */
+ * sandbox, and what that is to run; its owner gives the rest, before or after that. */
 void take_command(char ***arguments, char ***environment) {
-    char byte, *here = NULL;
-    uint32_t mask;
+    char byte, *here = NULL, **given = NULL;
+    uint32_t mask, none;
+    for (char **one = *environment; *one; one++) {
+        here = after("PWD=", *one) ? *one : here;
+    }
     /* The end of the socket ends this one: its owner has another child by then, or has ended while it made this one. */
     while (!(wait_for_news(0, NULL) & (FROM_BRIDGE | FROM_SIGNALS))) {
         if (!call(recvfrom, 0, &byte, 1, MSG_PEEK | MSG_DONTWAIT)) {
             refuse(owner_ended, 0, try_again);
         }
+        given = take_words(0, &mask, here, "PWD=");
     }
     read_from(BRIDGE, &byte, 1, FOR_EVER);
     if (byte != CLAIM) {
         refuse("the daemon called the command off before it was started", 0, try_again);
     }
-    *arguments = take_words(BRIDGE, &mask, NULL, "");
-    for (char **one = *environment; *one; one++) {
-        here = after("PWD=", *one) ? *one : here;
-    }
-    listens = NO_PEER; /* what it says next is for later */
-    *environment = take_words(0, &mask, here, "PWD=");
-    listens = THE_DAEMON;
+    *arguments = take_words(BRIDGE, &none, NULL, "");
+    *environment = given ? given : take_words(0, &mask, here, "PWD=");
     long error = !**arguments ? -EINVAL : here ? call(chdir, here + 4) : 0;
     for (int n = 0; n < 3 && error >= 0; n++) {
         error = call(dup3, streams[n], n, 0);

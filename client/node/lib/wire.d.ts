@@ -685,6 +685,7 @@ export interface WrapParams {
   login?: boolean | null;
   prepare?: boolean | null;
   prepared?: string | null;
+  given?: string | null;
 }
 export interface WrapResult {
   wrap_id: string;
@@ -699,6 +700,7 @@ export interface WrapResult {
   published: Array<string>;
   prepared: boolean;
   tmp: string;
+  env_tag: string;
 }
 export interface Methods {
   "hello": { params: HelloParams; result: HelloResult };

@@ -389,6 +389,12 @@ def spawn_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**given, "start_new_session": new_session}
 
 
+def popen_arguments(launch: Launch, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keyword arguments of Popen."""
+    text = {name: options.get(name) for name in ("text", "universal_newlines", "encoding", "errors")}
+    return {"cwd": launch.cwd, "env": launch.env, **spawn_arguments(options), **text}
+
+
 def leads_group(arguments: Mapping[str, Any]) -> bool:
     return bool(arguments["start_new_session"]) or arguments.get("process_group") == 0
 

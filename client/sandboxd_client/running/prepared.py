@@ -18,28 +18,40 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeVar, cast
 
-from sandboxd_client.errors import ConnectionLost, SandboxdError
+from sandboxd_client.errors import ConnectionLost, RpcError, SandboxdError
 from sandboxd_client.records import dataclass
 from sandboxd_client.rpc import RpcMethods
 from sandboxd_client.running.commands import absolute
-from sandboxd_client.running.launching import Command, Launch, SpawnOptions, spawn_arguments, wrapped_launch
+from sandboxd_client.running.launching import (
+    Command,
+    Launch,
+    SpawnOptions,
+    popen_arguments,
+    spawn_arguments,
+    spawn_error,
+    wrapped_launch,
+)
 from sandboxd_client.transport.answers import result_record
 from sandboxd_client.transport.sharing import SharedConnector
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
-from sandboxd_client.wire.messages.methods import WRAP
+from sandboxd_client.wire.messages.methods import WRAP, Method
 from sandboxd_client.wire.messages.wrap import WrapParams, WrapResult
 from sandboxd_client.wire.params import encode_params
 
-WAIT_S: Final = 0.005
-"""How long nothing is prepared after a command: a program that ends now needs nothing."""
+P = TypeVar("P")
+R = TypeVar("R")
+WAIT_S: Final = 0.01
+"""How long nothing is prepared after the start of a command: a short one has ended then, or the program itself."""
 REST_S: Final = 10.0
 """How long nothing is prepared after a failure."""
 ENDS_WITHIN_S: Final = 10.0
 """How long a sandbox that is given up has until it is killed."""
+PLACES: Final = 16
+"""Places of which the last changes to the environment are kept, for lines and for lists."""
 LONGEST: Final = 100_000
 """Characters of a command or a variable; a longer one may be more than a program can receive."""
 LARGEST: Final = 500_000
@@ -137,6 +149,10 @@ class ProcessChannels:
 _CHANNELS: Final = ProcessChannels()
 
 
+class _Changed(Exception):
+    """A child of this process would inherit something else than when the sandbox was made."""
+
+
 class Prepared:
     """One waiting sandbox."""
 
@@ -144,6 +160,7 @@ class Prepared:
         """Spawn it. Raises OSError."""
         self.wrap, self.key, self.connections, self.inherited = wrap, key, connections, state
         self.owner = os.getpid()
+        self._popen: ClaimedPopen | None = None
         self._channel, given = _CHANNELS.pair()
         try:
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
@@ -177,6 +194,31 @@ class Prepared:
             self._process.kill()
             self._process.wait()
 
+    def start(self, launch: Launch, options: SpawnOptions) -> None:
+        """Give it what the command needs. Raises SandboxSetupError, ValueError, _Changed."""
+        if (now := inherited()) is None or now != self.inherited:
+            raise _Changed
+        self.inherited = now
+        try:
+            self._popen = ClaimedPopen(self, launch.argv, **popen_arguments(launch, options))
+        except OSError as error:
+            raise spawn_error(launch, error) from error
+
+    def started(self) -> ClaimedPopen:
+        """Return the process of the command, which the daemon has let start."""
+        assert self._popen is not None
+        self._channel.close()
+        return self._popen
+
+    def take_back(self) -> None:
+        """Be this object's process again, after a refusal."""
+        self._process.returncode = None
+        if (popen := self._popen) is not None:
+            self._popen, popen.returncode = None, 0
+            for stream in (popen.stdin, popen.stdout, popen.stderr):
+                if stream is not None:
+                    stream.close()
+
     def give(self, env: Mapping[str, str], umask: int, streams: Sequence[int]) -> int:
         """Give it all that a child would have of this process; return its pid. Raises ValueError."""
         words = []
@@ -188,12 +230,17 @@ class Prepared:
         text = b"\0".join((*words, b"")) if words else b""
         data = _HEAD.pack(umask, len(words), len(text)) + text
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", streams))]
-        with self._channel, contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its end tells of that
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its end tells of that
             sent = self._channel.sendmsg([data], rights, socket.MSG_NOSIGNAL)
             while sent < len(data):
                 sent += self._channel.send(data[sent:], socket.MSG_NOSIGNAL)
         self._process.returncode = 0  # the process is another object's now
         return int(self._process.pid)
+
+    def kill(self) -> None:
+        """Kill it, whatever it has become."""
+        self.take_back()
+        self._process.kill()
 
     def drop(self) -> None:
         """End it, if it is still this process's: its process 1 sees that the socket ends.
@@ -226,6 +273,18 @@ class ClaimedPopen(subprocess.Popen[Any]):
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
 
+class _Claiming(RpcMethods):
+    """Sends a `wrap`, and does something else until the answer comes."""
+
+    def __init__(self, connector: SharedConnector, session: str | None, meanwhile: Callable[[], object]) -> None:
+        self._connector, self._session, self._meanwhile = connector, session, meanwhile
+
+    def call(self, method: Method[P, R], params: P) -> R:
+        if self._session is not None and getattr(params, "session_id", "") is None:
+            params = replace(cast(Any, params), session_id=self._session)
+        return self._connector._call(method, params, self._meanwhile)
+
+
 class Preparing:
     """Keeps one sandbox ready for the next command of a client."""
 
@@ -239,6 +298,7 @@ class Preparing:
         self._stop = threading.Event()
         self._busy: threading.Thread | None = None
         self._not_before = 0.0
+        self._last: dict[tuple[_Key, bool], WrapResult] = {}
 
     def launch(
         self,
@@ -250,19 +310,57 @@ class Preparing:
     ) -> Launch:
         """Wrap a command, for the waiting sandbox where it fits."""
         self._after_a_fork()
-        waiting = self._take(command, options)
-        if waiting is None:
-            return wrapped_launch(command, options, client.wrap(**arguments), decision)
-        wrap: WrapResult | None = None
+        key = self._key_of(options)
+        waiting = None if key is None else self._take(key, command, options)
+        if key is None or waiting is None:
+            wrap = client.wrap(**arguments)
+        else:
+            wrap = self._claim(waiting, key, client, command, options, arguments)
+        if key is not None:
+            if len(self._last) > PLACES:
+                self._last.clear()
+            self._last[key, isinstance(command, str)] = wrap
+        launch = wrapped_launch(command, options, wrap, decision)
+        return replace(launch, prepared=waiting) if wrap.prepared else launch
+
+    def _claim(
+        self,
+        waiting: Prepared,
+        key: _Key,
+        client: RpcMethods,
+        command: Command,
+        options: SpawnOptions,
+        arguments: Mapping[str, Any],
+    ) -> WrapResult:
+        """Wrap a command for this sandbox; give it the rest at the same time, if the changes to it can be foreseen."""
+        last, given, sender = self._last.get((key, isinstance(command, str))), None, client
+        if last is not None and last.env_tag:
+            given = last.env_tag
+            like = replace(last, argv=waiting.wrap.argv, cwd=waiting.wrap.cwd)
+            ahead = wrapped_launch(command, options, like, None)
+            sender = _Claiming(self._connector, self._session, lambda: waiting.start(ahead, options))
+        is_taken = is_untouched = False
         try:
-            wrap = client.wrap(**arguments, prepared=waiting.wrap.wrap_id)
+            wrap = sender.wrap(**arguments, prepared=waiting.wrap.wrap_id, given=given)
             if wrap.prepared:
                 wrap = replace(wrap, argv=waiting.wrap.argv, command=waiting.wrap.command)
-            launch = wrapped_launch(command, options, wrap, decision)
+                if not given:
+                    waiting.start(wrapped_launch(command, options, wrap, None), options)
+            is_taken, is_untouched = wrap.prepared, not given
+            return wrap
+        except _Changed:
+            pass
+        except RpcError:
+            is_untouched = not given
+            raise
+        except BaseException:
+            waiting.kill()  # nothing tells whether it has begun
+            raise
         finally:
-            if wrap is None or not wrap.prepared:
-                self._keep(waiting)
-        return replace(launch, prepared=waiting) if wrap.prepared else launch
+            if not is_taken:
+                waiting.take_back()
+                self._keep(waiting) if is_untouched else self._give_up(waiting)
+        return client.wrap(**arguments)
 
     def next(self, options: SpawnOptions) -> None:
         """Prepare the next one, soon, unless one is there."""
@@ -329,9 +427,7 @@ class Preparing:
         except SandboxdError:
             return None
 
-    def _take(self, command: Command, options: SpawnOptions) -> Prepared | None:
-        if self._ready is None or not (key := self._key_of(options)):
-            return None
+    def _take(self, key: _Key, command: Command, options: SpawnOptions) -> Prepared | None:
         with self._lock:
             one, self._ready = self._ready, None
         return None if one is None else self._fitting(one, key, command, options)
@@ -341,10 +437,7 @@ class Preparing:
             self._keep(one)
             return None
         if one.owner == os.getpid() and one.connections == self._connector.connections and one.is_there:
-            now = inherited()
-            if now is not None and now == one.inherited:
-                one.inherited = now
-                return one
+            return one
         self._give_up(one)
         return None
 

@@ -19,13 +19,14 @@ from sandboxd_client.running.launching import (
     Launch,
     SpawnOptions,
     leads_group,
+    popen_arguments,
     setup_error,
     shell_status,
     spawn_arguments,
     spawn_error,
 )
 from sandboxd_client.running.override import launch_outside, question, with_answer
-from sandboxd_client.running.prepared import ENDS_WITHIN_S, ClaimedPopen
+from sandboxd_client.running.prepared import ENDS_WITHIN_S
 from sandboxd_client.running.prepared import Preparing as Preparing
 from sandboxd_client.running.relay import Relay
 from sandboxd_client.wire.messages.decisions import ShouldSandboxResult
@@ -254,19 +255,17 @@ def start(
 ) -> Process:
     """Spawn a launch. Raises SandboxSetupError, or OSError for a bare command."""
     arguments = spawn_arguments(options)
-    text: Any = {name: options.get(name) for name in ("text", "universal_newlines", "encoding", "errors")}
     relay = None
     if options.get("relay_stdio"):
         from sandboxd_client.running.relay import relay_streams
 
         relay = relay_streams(arguments, None if after is None else after._relay)
     try:
-        given: Any = {"cwd": launch.cwd, "env": launch.env, **arguments, **text}
         popen: subprocess.Popen[Any]
         if launch.prepared is None:
-            popen = subprocess.Popen(launch.argv, **given)
+            popen = subprocess.Popen(launch.argv, **{**popen_arguments(launch, options), **arguments})
         else:
-            popen = ClaimedPopen(launch.prepared, launch.argv, **given)
+            popen = launch.prepared.started()
     except BaseException as error:
         if launch.prepared is not None:
             launch.prepared.drop()

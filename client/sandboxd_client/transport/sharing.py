@@ -56,8 +56,14 @@ class SharedConnection:
         """Close this process's copy of the descriptor after a fork."""
         self._connection.close()
 
-    def call(self, method: str, params: Mapping[str, Any], timeout: float | None) -> Any:
-        """Return the result of a request. Raises SandboxdError."""
+    def call(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        timeout: float | None,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> Any:
+        """Return the result of a request, and do something else while it is made. Raises SandboxdError."""
         with self._changed:
             if self._broken is not None:
                 raise ConnectionLost(self._broken.message, sent=False)
@@ -69,6 +75,7 @@ class SharedConnection:
         deadline = None if timeout is None else time.monotonic() + timeout
         sent = self._send(frame)
         try:
+            meanwhile()
             # Also after a failed send: a daemon that refuses a caller sends the reason before it hangs up.
             return result_of(self._wait(lambda: self._waiting.get(number), deadline))
         except TimeoutError:
@@ -219,11 +226,16 @@ class SharedConnector:
 
     def call(self, method: Method[P, R], params: P) -> R:
         """Send a request and return the record of its result."""
+        return self._call(method, params)
+
+    def _call(self, method: Method[P, R], params: P, meanwhile: Callable[[], object] = lambda: None) -> R:
+        """Do as `call`; `meanwhile` is called once, when the request is sent."""
         encoded = encode_params(params)
         while True:
             shared, fresh = self._connected()
             try:
-                result = shared.call(method.name, encoded, None if method.patient else self._timeout)
+                first, meanwhile = meanwhile, lambda: None
+                result = shared.call(method.name, encoded, None if method.patient else self._timeout, first)
             except ConnectionLost as error:
                 self._drop(shared)
                 if fresh or (error.sent and not method.repeatable):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from sandboxd.backends.base import LONGEST_GRACE_S, LaunchHandle, LaunchSpec, Observer, PreparedHandle
 from sandboxd.backends.linux.bwrap.bwrap_options import BwrapOptions, probe_options
@@ -199,12 +199,13 @@ class LinuxBackend:
         spec, launch = await self._launch(launch_id, plan, observer, waits=True)
         return spec, PreparedLaunch(self, launch)
 
-    async def claim(self, launch: Launching, arguments: Sequence[str], observer: Observer) -> Awaitable[object]:
-        """Make a prepared sandbox that of a command, which starts once `observer` lets it. Raises DaemonError.
+    def look(self, launch: Launching) -> asyncio.Future[Any]:
+        """Let a prepared sandbox see its files as they are now."""
+        return asyncio.gather(*self._overlays.look_anew(launch.pending_setup.options.overlays))
 
-        Return what has to be awaited before that."""
+    async def claim(self, launch: Launching, arguments: Sequence[str], observer: Observer) -> None:
+        """Make a prepared sandbox that of a command, which starts once `observer` lets it. Raises DaemonError."""
         launch.check_mounts()
-        looking = asyncio.gather(*self._overlays.look_anew(launch.pending_setup.options.overlays))
         territory = territory_of(launch.view)
         try:
             await self._cleanup.begin(launch.launch_id, territory)
@@ -214,10 +215,8 @@ class LinuxBackend:
                 raise LaunchError("launch_failed", "the sandbox has ended")
             launch.become(observer, hold, territory)
         except BaseException:
-            looking.cancel()
             self._cleanup.forget(launch.launch_id)
             raise
-        return looking
 
     def _hold(self, view: FileView) -> Releasable:
         rests_on = _on_nothing if view.facts is None else view.facts.rest_on
@@ -473,8 +472,11 @@ class PreparedLaunch:
         self._backend, self._launch = backend, launch
         self.cancel, self.terminate, self.kill = launch.cancel, launch.terminate, launch.kill
 
-    async def claim(self, arguments: Sequence[str], observer: Observer) -> Awaitable[object]:
-        return await self._backend.claim(self._launch, arguments, observer)
+    def look(self) -> asyncio.Future[Any]:
+        return self._backend.look(self._launch)
+
+    async def claim(self, arguments: Sequence[str], observer: Observer) -> None:
+        await self._backend.claim(self._launch, arguments, observer)
 
 
 def _limits_of(launch: Launching) -> tuple[Limits, ProcessLimit | None]:

@@ -86,11 +86,13 @@ class WrapMethods:
             overrides=_overrides(params.overrides, cwd, restricted=call.caller.restricted),
             publish=tuple(map(Publication.parse, (params.overrides and params.overrides.publish) or ())),
             prepared=params.prepared,
+            given=params.given,
             owner=call.client,
         )
         if session is None:
             call.check_project(cwd)
             session = self.sessions.implicit(call.client, cwd, self.policies.of_session(cwd))
+        session.prepared.look(request)
         if call.caller.restricted:
             _check_published_paths(request, session)
         settings = self.policies.session_policy(session.id, session.cwd)
@@ -139,6 +141,7 @@ class WrapMethods:
             policy_generation=policy_generation,
             published=published,
             tmp=launch.tmp,
+            env_tag=launch.env_tag,
             prepared=launch.prepared,
         )
 

@@ -37,6 +37,7 @@ class WrapParams:
     login: bool | None = None  # `shell` reads the start-up files of a login
     prepare: bool | None = None  # a sandbox that waits for the next command of this connection, not this one
     prepared: str | None = None  # the id of one that is to run the command, if it still fits
+    given: str | None = None  # it has environment and streams already: the `env_tag` of those changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class WrapResult:
     published: tuple[str, ...] = ()  # ports that the host can reach, as `HOST:PORT:INNER`
     prepared: bool = False  # the waiting sandbox runs it: give it environment and streams, and spawn nothing
     tmp: str = ""  # the directory of the host with what the session writes in /tmp, where that can be seen
+    env_tag: str = ""  # the same for the same `env` of this daemon
 
 
 @dataclass(frozen=True, slots=True)
