@@ -132,6 +132,12 @@ class TemporaryRoot:
             self._remove_elsewhere(entry.name)
             remove_tree(entry.path)
 
+    def _remove(self, name: str) -> None:
+        daemon = os.path.basename(self.path)
+        self._remove_elsewhere(daemon, f"sandboxd-{daemon}-{name}")
+        for path in (f"{self.path}/{name}-over", f"{self.path}/{name}-masked", f"{self.path}/{name}"):
+            remove_tree(path)
+
     def _remove_elsewhere(self, name: str, session: str = "") -> None:
         """Remove what commands of one session, or of all of a daemon, have made in `elsewhere`."""
         for parent in self._elsewhere:
@@ -166,10 +172,7 @@ class TemporaryRoot:
         slot = self._slots.get(session_id)
         if slot is None:
             return
-        name = os.path.basename(self.path)
-        await asyncio.to_thread(self._remove_elsewhere, name, f"sandboxd-{name}-t{slot}")
-        for path in (f"{self.path}/t{slot}-over", f"{self.path}/t{slot}-masked", f"{self.path}/t{slot}"):
-            await asyncio.to_thread(remove_tree, path)
+        await asyncio.to_thread(self._remove, f"t{slot}")
         del self._slots[session_id]
         heapq.heappush(self._free, slot)
 
