@@ -67,26 +67,28 @@ def parse_target(head: RequestHead) -> Target:
     if authority.endswith(b":"):
         authority = authority[:-1]  # RFC 3986, section 3.2.3: an empty port is the default
     host, port = parse_wire_authority(authority, HTTP_PORT)
+    return Target(host, port, _path(head, rest))
+
+
+def _path(head: RequestHead, rest: bytes) -> bytes:
+    """Return the path for the origin, from what follows the authority of a URL."""
     if not rest:
         # RFC 9112, section 3.2.4: OPTIONS of a URL without a path concerns the whole server
-        rest = b"*" if head.method == "OPTIONS" else b"/"
-    elif rest.startswith(b"?"):
-        rest = b"/" + rest
-    return Target(host, port, rest)
+        return b"*" if head.method == "OPTIONS" else b"/"
+    return b"/" + rest if rest.startswith(b"?") else rest
 
 
 def parse_tunnelled_target(head: RequestHead, host: Host, port: int, *, secure: bool) -> Target:
     """Return the target of a request inside a tunnel to `host`, as a server gets it.
 
-    Raises HttpSyntaxError for another form, and for a Host header that means another host: the server might obey it."""
+    Servers take whole URLs as well (RFC 9112, section 3.2.2), and get the path. Raises HttpSyntaxError for another form,
+    and for a URL or Host header that means another host: the server might obey it."""
     default = HTTPS_PORT if secure else HTTP_PORT
     if head.method in ("CONNECT", "TRACE"):
         raise HttpSyntaxError(f"{head.method} is not supported here", status=405, slug="method_refused")
-    if not head.target.startswith(b"/") and not (head.target == b"*" and head.method == "OPTIONS"):
-        raise HttpSyntaxError("request target is not a path", slug="bad_target")
     if b"#" in head.target:
         raise HttpSyntaxError("fragment in the request target", slug="bad_target")
-    named = values(head.headers, b"host")
+    path, named = _path_inside(head, host, port, secure), values(head.headers, b"host")
     try:
         meant = [parse_wire_authority(one, default) for one in named]
     except HostSyntaxError as error:
@@ -98,7 +100,22 @@ def parse_tunnelled_target(head: RequestHead, host: Host, port: int, *, secure: 
             status=421,
             hint=f"send Host: {host.uri if port == default else host.authority(port)}",
         )
-    return Target(host, port, head.target, default)
+    return Target(host, port, path, default)
+
+
+def _path_inside(head: RequestHead, host: Host, port: int, secure: bool) -> bytes:
+    url = _ABSOLUTE.fullmatch(head.target)
+    if url is None or url[1].lower() not in ((b"https", b"wss") if secure else (b"http", b"ws")):
+        if not head.target.startswith(b"/") and not (head.target == b"*" and head.method == "OPTIONS"):
+            raise HttpSyntaxError("request target is not a path", slug="bad_target")
+        return head.target
+    try:
+        is_other = parse_wire_authority(url[2], HTTPS_PORT if secure else HTTP_PORT) != (host, port)
+    except HostSyntaxError:
+        is_other = True
+    if is_other:
+        raise HttpSyntaxError("the URL is not of the host of the connection", slug="host_mismatch", status=421)
+    return _path(head, url[3])
 
 
 def host_header(target: Target) -> bytes:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sandboxd.policy.hosts.host_patterns import HostSyntaxError
+from sandboxd.policy.hosts.host_patterns import HostSyntaxError, parse_host
 from sandboxd.proxy.http.http1 import HttpSyntaxError, RequestHead, RequestReader
-from sandboxd.proxy.http.http_target import authority_of, host_header, parse_target
+from sandboxd.proxy.http.http_target import authority_of, host_header, parse_target, parse_tunnelled_target
 
 
 def head(line: str, *headers: str) -> RequestHead:
@@ -85,3 +85,34 @@ def test_hosts_that_can_be_read_in_two_ways(line: str) -> None:
     with pytest.raises(HostSyntaxError):
         parse_target(request)
     assert authority_of(request) in request.target
+
+
+@pytest.mark.parametrize(
+    ("line", "path"),
+    [
+        ("GET /a?b", b"/a?b"), ("OPTIONS *", b"*"), ("GET https://ok.test/a?b", b"/a?b"), ("GET https://ok.test", b"/"),
+        ("GET HTTPS://OK.test:443/a", b"/a"), ("GET https://ok.test?b", b"/?b"), ("OPTIONS https://ok.test", b"*"),
+        ("GET wss://ok.test/a", b"/a"), ("GET https://ok.test//no.test/", b"//no.test/"),
+    ],
+)  # fmt: skip
+def test_a_target_inside_a_tunnel(line: str, path: bytes) -> None:
+    target = parse_tunnelled_target(head(line, "Host: ok.test"), parse_host("ok.test"), 443, secure=True)
+    assert (target.host.name, target.port, target.path) == ("ok.test", 443, path)
+    assert host_header(target) == b"ok.test"
+
+
+@pytest.mark.parametrize(
+    ("line", "slug"),
+    [
+        ("GET https://no.test/a", "host_mismatch"), ("GET https://ok.test:8443/", "host_mismatch"),
+        ("GET https://no.test@ok.test/", "host_mismatch"), ("GET https://ok.test@no.test/", "host_mismatch"),
+        ("GET http://ok.test/a", "bad_target"), ("GET ftp://ok.test/a", "bad_target"), ("GET ok.test/a", "bad_target"),
+        ("GET https:/ok.test/a", "bad_target"), ("GET https://ok.test/#a", "bad_target"), ("GET *", "bad_target"),
+    ],
+)  # fmt: skip
+def test_a_target_of_another_host_inside_a_tunnel(line: str, slug: str) -> None:
+    with pytest.raises(HttpSyntaxError) as caught:
+        parse_tunnelled_target(head(line, "Host: ok.test"), parse_host("ok.test"), 443, secure=True)
+    assert caught.value.slug == slug
+    with pytest.raises(HttpSyntaxError):
+        parse_tunnelled_target(head("GET https://ok.test/", "Host: no.test"), parse_host("ok.test"), 443, secure=True)
