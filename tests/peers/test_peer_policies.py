@@ -53,6 +53,17 @@ def decide(allowed: list[str], denied: list[str], host: str, port: int) -> str:
     return "allow" if decision.allowed else "deny"
 
 
+def administered(
+    only: bool, allowed: list[str], denied: list[str], users: list[str], users_denied: list[str], host: str
+) -> str:
+    mine = {"allowedDomains": allowed, "deniedDomains": denied, "allowManagedDomainsOnly": only}
+    theirs = {"allowedDomains": users, "deniedDomains": users_denied}
+    layers = ((mine, Source.MANAGED), (theirs, Source.USER))
+    merged = merge([layer_from_values({"sandbox": {"network": network}}, source) for network, source in layers])
+    decision = decide_host(build_policy(merged, SCOPE).network, parse_host(host), 443)
+    return "allow" if decision.allowed else "deny"
+
+
 def leads(allowed: list[str], address: str) -> str:
     network, host = network_of(allowed, []).network, parse_host("h.example.com")
     assert decide_host(network, host, 443).allowed
@@ -131,7 +142,7 @@ def words_of(line: str) -> list[str]:
 KINDS: dict[str, tuple[Callable[..., Any], int]] = {
     "rules": (accepts, 2), "decisions": (decide, 4), "addresses": (leads, 2), "spellings": (spelling, 1),
     "no_proxy": (proxied, 2), "requests": (requested, 3), "denied": (denies, 2), "allowed": (allows, 2),
-    "words": (words_of, 1), "looked_up": (look_up, 3),
+    "words": (words_of, 1), "looked_up": (look_up, 3), "managed": (administered, 6),
 }  # fmt: skip
 
 
