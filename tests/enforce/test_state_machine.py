@@ -176,6 +176,7 @@ class Machine(RuleBasedStateMachine):
         self.trusted = ""
         self.broken = ""
         self.replaced = 0  # which takes long
+        self.out_of_time = False
         self.sessions = [Session(None)]
         self.commands: list[Command] = []
         self.fresh = True
@@ -285,11 +286,14 @@ class Machine(RuleBasedStateMachine):
             self.write(self.file_of(place), "{")
         self.broken, self.fresh = place, False
 
-    def open(self) -> set[tuple[str, str, bool]]:
-        """The paths and hosts that `explain` calls open in the project."""
+    def open_in_sessions(self) -> list[set[tuple[str, str, bool]]]:
+        return [self.open(session.id) for session in self.sessions]
+
+    def open(self, session: str | None = None) -> set[tuple[str, str, bool]]:
+        """The paths and hosts that `explain` calls open in the project, or in a session of it."""
         asked = [("host", self.named(host), False) for host in HOSTS]
         asked += [("path", str(self.at(path)), write) for path in FILES for write in (False, True)]
-        return {one for one in asked if self.explained(*one, None)}
+        return {one for one in asked if self.explained(*one, session)}
 
     def explained(self, kind: str, target: str, write: bool, session: str | None) -> bool:
         where = {"session_id": session} if session else {"cwd": str(self.project)}
@@ -428,6 +432,24 @@ class Machine(RuleBasedStateMachine):
     def end(self, pick: int, how: str) -> None:
         self.ended(self.commands[pick % len(self.commands)], how)
 
+    @precondition(lambda self: not self.out_of_time)
+    @step()
+    def run_out_of_time(self) -> None:
+        """A command with a limit of its own ends by it, beside others that go on, and that is reported."""
+        self.out_of_time = True
+        own = {"sandbox": {"limits": {"time": "1s"}}}
+        made = self.agent("session_open", str(self.project), settings=own, detach=True)
+        session = Session(made["session_id"])
+        command = self.started(session)
+        others = {one["wrap_id"] for one in self.running()} - {command.wrap_id}
+        assert self.agent("outlast", command.name) != 0
+        wait_until(lambda: command.wrap_id not in [one["wrap_id"] for one in self.running()], "the end is known")
+        outcome = self.agent("wrap_outcome", command.wrap_id)
+        assert outcome["started"] and outcome["exited"] and "limits.time" in str(outcome), outcome
+        assert {one["wrap_id"] for one in self.running()} == others
+        self.agent("session_close", session.id)
+        self.unchanged()
+
     def ended(self, command: Command, how: str) -> None:
         if command in self.commands:
             self.commands.remove(command)
@@ -500,7 +522,9 @@ class Machine(RuleBasedStateMachine):
     @step()
     def restart(self) -> None:
         self.replaced += 1
+        before = self.open_in_sessions()
         self.agent("restart")
+        assert self.open_in_sessions() == before
         self.unchanged()
 
     @precondition(lambda self: self.replaced < 3 and not self.broken)
@@ -508,12 +532,14 @@ class Machine(RuleBasedStateMachine):
     def kill_daemon(self) -> None:
         """Sessions and answers go with it; commands go on without network, as protected as before."""
         self.replaced += 1
+        before = self.open()
         self.world.daemon.process.send_signal(signal.SIGKILL)
         self.world.daemon.process.wait()
         self.world.restarted()
         self.sessions = self.sessions[:1]
         for one in self.commands:
             one.cut, one.session = True, self.sessions[0]
+        assert self.open() == before, "the next one decides as this one did"
         self.unchanged()
 
     def teardown(self) -> None:

@@ -113,6 +113,15 @@ class Driver:
         said = one.stdout.read()
         return one.wait(), said
 
+    def outlast(self, name: str) -> int:
+        """The status of a command that is ended by others, after whatever it has said."""
+        one = self.commands.pop(name)
+        assert one.stdin is not None and one.stdout is not None
+        one.stdout.read()
+        with contextlib.suppress(BrokenPipeError):
+            one.stdin.close()
+        return one.wait()
+
     def answer(self, behavior: str, scope: str) -> str:
         """The person's answer to the next question."""
         for said in self.box.notifications(60):
