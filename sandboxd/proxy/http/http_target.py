@@ -81,8 +81,8 @@ def _path(head: RequestHead, rest: bytes) -> bytes:
 def parse_tunnelled_target(head: RequestHead, host: Host, port: int, *, secure: bool) -> Target:
     """Return the target of a request inside a tunnel to `host`, as a server gets it.
 
-    Servers take whole URLs as well (RFC 9112, section 3.2.2), and get the path. Raises HttpSyntaxError for another form,
-    and for a URL or Host header that means another host: the server might obey it."""
+    Servers take whole URLs as well (RFC 9112, section 3.2.2), and get the path. Raises HttpSyntaxError for another
+    form, and for a URL or Host header that means another host: the server might obey it."""
     default = HTTPS_PORT if secure else HTTP_PORT
     if head.method in ("CONNECT", "TRACE"):
         raise HttpSyntaxError(f"{head.method} is not supported here", status=405, slug="method_refused")
