@@ -13,26 +13,46 @@ from sandboxd.backends.linux.bwrap.orphans import end_orphans
 _ORPHANS_AFTER_S = 0.1
 
 
-def look_for_orphans(found: Callable[[tuple[int, ...]], None]) -> None:
-    """End orphans soon: bubblewrap's end ends process 1, but not a child before it."""
+class OrphanSearch:
+    """Ends orphans soon after it is asked to: bubblewrap's end ends process 1, but not a child before it.
 
-    def look() -> None:
+    A look reads all of /proc, so one is for all that have asked. `found` receives the processes that were ended."""
+
+    def __init__(self, found: Callable[[tuple[int, ...]], None]) -> None:
+        self._found = found
+        self._timer: asyncio.TimerHandle | None = None
+        self._again = False
+
+    def ask(self) -> None:
+        self._again = self._timer is not None
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_ORPHANS_AFTER_S, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._again:  # for those that asked meanwhile it is too early
+            self.ask()
         if pids := end_orphans():
-            found(pids)
+            self._found(pids)
 
-    asyncio.get_running_loop().call_later(_ORPHANS_AFTER_S, look)
+    def close(self) -> None:
+        """Look now, if asked to, and never again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._again = False
+            self._look()
 
 
 class LaunchProcesses:
-    """The pidfds of both; `on_orphans` receives ended orphans of bubblewrap."""
+    """The pidfds of both; `ended_early` is called when bubblewrap has ended before process 1 was known."""
 
-    def __init__(self, bubblewrap: int, pidfd: int, on_orphans: Callable[[tuple[int, ...]], None]) -> None:
+    def __init__(self, bubblewrap: int, pidfd: int, ended_early: Callable[[], None]) -> None:
         self.bubblewrap = bubblewrap
         self.pidfd = pidfd
         self.init: int | None = None
         """The init pid."""
         self.init_pidfd = -1
-        self._on_orphans = on_orphans
+        self._ended_early = ended_early
         self._loop = asyncio.get_running_loop()
 
     def resume(self, init: int | None, init_pidfd: int) -> None:
@@ -53,7 +73,7 @@ class LaunchProcesses:
     def _bubblewrap_ended(self) -> None:
         self._loop.remove_reader(self.pidfd)
         if self.init_pidfd < 0:
-            look_for_orphans(self._on_orphans)
+            self._ended_early()
 
     def await_end(self, gone: Callable[[], None]) -> None:
         """Call `gone` when process 1 has ended, or bubblewrap if no process 1 is known."""

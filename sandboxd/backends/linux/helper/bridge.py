@@ -17,7 +17,7 @@ import socket
 from collections.abc import Callable, Iterable
 
 from sandboxd.backends.base import Observer
-from sandboxd.backends.linux.bwrap.launch_processes import look_for_orphans
+from sandboxd.backends.linux.bwrap.launch_processes import OrphanSearch
 from sandboxd.backends.linux.helper.expected_launch import Aftermath, Peer, Preparation
 from sandboxd.backends.linux.helper.expected_launch import ExpectedLaunch as ExpectedLaunch
 from sandboxd.backends.linux.helper.helper_connection import HelperConnection
@@ -26,6 +26,10 @@ from sandboxd.errors import DaemonError
 from sandboxd.handover.record import Descriptor
 
 _BACKLOG = 1024
+_TICKET_WITHIN_S = 10.0
+"""How long a peer may be connected without a ticket; at most twice as long, because one timer is for all."""
+_MOST_REFUSED = 16
+"""Refused peers whose end is awaited: bubblewrap, which runs by then, may leave an orphan."""
 
 
 class Handle:
@@ -72,7 +76,11 @@ class Bridge:
         self.log = log
         self._expected: dict[str, ExpectedLaunch] = {}
         self._links: dict[str, HelperConnection] = {}
-        self._strangers: set[HelperConnection] = set()
+        self.orphans = OrphanSearch(lambda pids: log("bridge_straggler_ended", pids=pids))
+        self._strangers: dict[HelperConnection, None] = {}
+        self._late: tuple[HelperConnection, ...] = ()
+        """Strangers that were there when the timer ran out last."""
+        self._timer: asyncio.TimerHandle | None = None
         self._held: tuple[LinkRecord, ...] = ()
         """Connections of an earlier bridge that have not named their ticket, until `go_on`."""
         self._socket: socket.socket | None = None
@@ -121,6 +129,7 @@ class Bridge:
             link.close()
         strangers = tuple(link.hand_over() for link in self._strangers)
         self._strangers.clear()
+        self._stop_timers()
         return BridgeRecord(Descriptor(listener.detach()), strangers)
 
     def take(self, ticket: str) -> tuple[ExpectedLaunch | None, LinkRecord | None]:
@@ -141,7 +150,8 @@ class Bridge:
         assert self._socket is not None
         held, self._held = self._held, ()
         for one in held:
-            self._strangers.add(HelperConnection(self, socket.socket(fileno=one.connection), one.pid, one.pidfd, one))
+            connection = socket.socket(fileno=one.connection)
+            self._expect_ticket(HelperConnection(self, connection, one.pid, one.pidfd, one))
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
 
     def resume_link(
@@ -169,6 +179,7 @@ class Bridge:
         self._socket = None
         for link in [*self._links.values(), *self._strangers]:
             link.close()
+        self._stop_timers()
         for one in self._held:
             os.close(one.connection)
             os.close(one.pidfd)
@@ -210,11 +221,37 @@ class Bridge:
             except (DaemonError, OSError) as error:
                 self.log("bridge_peer_refused", error=str(error))
                 connection.close()
-                look_for_orphans(lambda pids: self.log("bridge_straggler_ended", pids=pids))  # it may have been killed
+                self.orphans.ask()  # it may have been killed
                 continue
             link = HelperConnection(self, connection, peer.pid, pidfd)
-            self._strangers.add(link)
+            self._expect_ticket(link)
             link.readable()
+
+    def _expect_ticket(self, link: HelperConnection) -> None:
+        self._strangers[link] = None
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_TICKET_WITHIN_S, self._end_late)
+
+    def _end_late(self) -> None:
+        """End strangers that were there the last time as well."""
+        self._timer = None
+        for link in self._late:
+            if link in self._strangers:
+                self._end_stranger(link)
+        self._late = tuple(self._strangers)
+        if self._late:
+            self._timer = asyncio.get_running_loop().call_later(_TICKET_WITHIN_S, self._end_late)
+
+    def _end_stranger(self, link: HelperConnection) -> None:
+        self.log("bridge_stranger_ended")
+        link.close()
+        self.orphans.ask()
+
+    def _stop_timers(self) -> None:
+        self.orphans.close()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _accept_again(self) -> None:
         if self._socket is not None:
@@ -224,11 +261,15 @@ class Bridge:
     def claim(self, link: HelperConnection, ticket: str) -> ExpectedLaunch | None:
         expected = self._expected.pop(ticket, None)
         if expected is not None:
-            self._strangers.discard(link)
+            self._strangers.pop(link, None)
             self._links[ticket] = link
+        else:
+            refused = [one for one in self._strangers if one.is_disconnected]
+            for one in refused[: max(0, len(refused) + 1 - _MOST_REFUSED)]:
+                self._end_stranger(one)
         return expected
 
     def lost(self, link: HelperConnection) -> None:
-        self._strangers.discard(link)
+        self._strangers.pop(link, None)
         if link.ticket is not None and self._links.get(link.ticket) is link:
             del self._links[link.ticket]

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners, Observer, SandboxNetwork
 from sandboxd.backends.linux.bwrap.init_pid import InitPidReader
-from sandboxd.backends.linux.bwrap.launch_processes import LaunchProcesses
+from sandboxd.backends.linux.bwrap.launch_processes import LaunchProcesses, OrphanSearch
 from sandboxd.backends.linux.helper.bridge_protocol import (
     GO,
     KILL,
@@ -63,6 +63,7 @@ class Registry(Protocol):
 
     log: Any
     made: Callable[[str, str, int], object]
+    orphans: OrphanSearch
 
     def claim(self, link: HelperConnection, ticket: str) -> ExpectedLaunch | None: ...
     def lost(self, link: HelperConnection) -> None: ...
@@ -80,7 +81,7 @@ class HelperConnection:
         self._channel = Channel(connection)
         self._may_have_started = False
         """True after GO until the helper says so: no client may take a command that ran for one that did not."""
-        self._processes = LaunchProcesses(pid, pidfd, self._straggled)
+        self._processes = LaunchProcesses(pid, pidfd, bridge.orphans.ask)
         self._loop = asyncio.get_running_loop()
         self._observer: Observer | None = None
         self._opening = b""
@@ -422,9 +423,6 @@ class HelperConnection:
         self._abandon()
         self._disconnect()
         self._processes.await_end(self._gone)
-
-    def _straggled(self, pids: tuple[int, ...]) -> None:
-        self._bridge.log("bridge_straggler_ended", pids=pids, ticket=self.ticket)
 
     @property
     def is_disconnected(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from sandboxd.backends.linux.bwrap import launch_processes
-from sandboxd.backends.linux.bwrap.launch_processes import LaunchProcesses
+from sandboxd.backends.linux.bwrap.launch_processes import LaunchProcesses, OrphanSearch
 from support.waiting import wait_until_async
 
 
@@ -39,9 +39,8 @@ async def pair() -> AsyncIterator[Pair]:
             started.append(process)
         bubblewrap, init = started
         orphans: list[str] = []
-        processes = LaunchProcesses(
-            bubblewrap.pid, os.pidfd_open(bubblewrap.pid), lambda pids: orphans.append(str(pids))
-        )
+        search = OrphanSearch(lambda pids: orphans.append(str(pids)))
+        processes = LaunchProcesses(bubblewrap.pid, os.pidfd_open(bubblewrap.pid), search.ask)
         made = Pair(processes, bubblewrap, init, orphans)
         processes.watch()
         yield made

@@ -20,6 +20,8 @@ from pathlib import Path
 import pytest
 
 from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners
+from sandboxd.backends.linux.bwrap import launch_processes
+from sandboxd.backends.linux.helper import bridge as bridge_module
 from sandboxd.backends.linux.helper.bridge import Bridge, ExpectedLaunch
 from sandboxd.backends.linux.helper.bridge_protocol import (
     HARMLESS,
@@ -471,6 +473,73 @@ async def test_a_peer_that_is_refused_is_hung_up_on(tmp_path: Path) -> None:
         assert recorder.heard == []
     finally:
         bridge.close()
+
+
+async def connect(bridge: Bridge) -> socket.socket:
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    peer.connect(bridge.path)
+    peer.setblocking(False)
+    return peer
+
+
+async def is_hung_up_on(peer: socket.socket) -> bool:
+    return await asyncio.get_running_loop().sock_recv(peer, 1) == b""
+
+
+async def test_refused_tickets_of_peers_that_stay_take_few_descriptors(setting: Setting) -> None:
+    """Their end is awaited for the last ones alone; a good ticket is taken meanwhile and afterwards."""
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(100):
+        with await connect(setting.bridge) as peer:
+            peer.send(encode_ticket("f" * 32))
+            assert await is_hung_up_on(peer)
+    assert is_alive(setting.peer.pid)
+    assert len(os.listdir("/proc/self/fd")) - before <= bridge_module._MOST_REFUSED
+    helper, recorder = await claim(setting)
+    assert await hang_up_and_see(helper, recorder) == ["claimed", ("ended", None)]
+
+
+async def test_a_peer_without_a_ticket_is_hung_up_on(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has named it stays."""
+    monkeypatch.setattr(bridge_module, "_TICKET_WITHIN_S", 0.01)
+    helper, recorder = await claim(setting)
+    before = len(os.listdir("/proc/self/fd"))
+    for opening in (b"", encode_ticket("f" * 32)[:5]):
+        with await connect(setting.bridge) as peer:
+            peer.send(opening)
+            assert await is_hung_up_on(peer)
+    assert setting.logged == ["bridge_stranger_ended"] * 2
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert recorder.heard == ["claimed"]
+    await hang_up_and_see(helper, recorder)
+
+
+async def test_one_look_for_orphans_is_for_all_refused_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(peer: socket.socket) -> PeerProcess:
+        raise CallerError("peer_other_user", "not yours")
+
+    looks: list[int] = []
+
+    def look() -> tuple[int, ...]:
+        looks.append(1)
+        return (7,)
+
+    monkeypatch.setattr(launch_processes, "end_orphans", look)
+    monkeypatch.setattr(launch_processes, "_ORPHANS_AFTER_S", 0.0)
+    logged: list[str] = []
+    bridge = Bridge(str(tmp_path / "bridge.sock"), refuse, lambda event, **values: logged.append(event))
+    bridge.open()
+    try:
+        peers = [await connect(bridge) for _ in range(50)]  # all are accepted in one turn of the loop
+        for peer in peers:
+            assert await is_hung_up_on(peer)
+            peer.close()
+        await wait_until_async(lambda: len(looks) == 2, "those that came after the first have their look, too")
+        bridge.orphans.ask()
+    finally:
+        bridge.close()
+    assert len(looks) == 3, "what was asked for is done before the end"
+    assert Counter(logged) == {"bridge_peer_refused": 50, "bridge_straggler_ended": 3}
 
 
 async def test_the_socket_is_private_and_goes_with_the_bridge(setting: Setting) -> None:
