@@ -73,10 +73,25 @@ def _searched() -> Iterator[str]:
 
 
 def _interpreters() -> Iterator[str]:
+    """Yield the interpreters, and what Python looks for beside and above them to find its library."""
     for path in (sys.executable, getattr(sys, "_base_executable", "")):
-        if path:
-            yield path
-            yield os.path.realpath(path)
+        for name in (path, os.path.realpath(path)) if path else ():
+            yield name
+            if not any(is_in(name, tree) for tree in SYSTEM_TREES):
+                yield from _looked_for(name)
+
+
+def _looked_for(interpreter: str) -> Iterator[str]:
+    yield f"{interpreter}._pth"
+    directory = os.path.dirname(interpreter)
+    yield from (os.path.join(place, "pyvenv.cfg") for place in (directory, os.path.dirname(directory)))
+    yield from (os.path.join(directory, name) for name in ("pybuilddir.txt", "Modules/Setup", "Modules/Setup.local"))
+    library = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    while directory != "/" and not any(is_in(directory, prefix) for prefix in _prefixes()):
+        yield from (
+            os.path.join(directory, sys.platlibdir, name) for name in (library, f"{library.replace('.', '')}.zip")
+        )
+        directory = os.path.dirname(directory)
 
 
 def _imported() -> Iterator[str]:

@@ -156,7 +156,14 @@ PROTECTED: tuple[ProtectedName, ...] = (
     *_rows(
         ProtectedIn.HOME,
         "every interpreter of the user imports what lies in it",
-        *".local/lib .node_modules .node_libraries .gem .local/share/gem Library/Python".split(),
+        *""".local/lib .local/lib64 .local/local .node_modules .node_libraries .gem .local/share/gem
+        Library/Python""".split(),
+    ),
+    *_rows(
+        ProtectedIn.HOME,
+        "Python in the directory bin beside it takes its library from where it says",  # also where it is an empty file
+        "pyvenv.cfg",
+        ".local/pyvenv.cfg",
     ),
     *_rows(ProtectedIn.HOME, "its files are hard links of installed programs", ".cache/uv", ".bun/install/cache"),
     *_rows(
