@@ -369,6 +369,43 @@ LATE_IMPORTS = {
 }
 
 
+def programs_of_asyncio(text: str) -> Iterator[int]:
+    """The lines that start or name a program in the way of asyncio."""
+    for found in imports_of("sandboxd", text, is_package=True):
+        if within(found.target, "asyncio") and "subprocess" in found.target:
+            yield found.line
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute) and (
+            "subprocess_" in node.attr or ast.unparse(node) == "asyncio.subprocess"
+        ):
+            yield node.lineno
+
+
+def test_the_daemon_runs_programs_by_children_alone() -> None:
+    """sandboxd/children.py says why; the client hands out what asyncio makes."""
+    found = [(module, line) for module, file in sources() for line in programs_of_asyncio(file.read_text())]
+    assert not [one for one in found if within(one[0], "sandboxd")]
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ("import asyncio\nasyncio.create_subprocess_exec('true')", False),
+        ("asyncio.create_subprocess_shell('true')", False),
+        ("loop.subprocess_exec(make, 'true')", False),
+        ("from asyncio import create_subprocess_exec", False),
+        ("from asyncio import subprocess", False),
+        ("import asyncio.subprocess", False),
+        ("from asyncio.subprocess import Process", False),
+        ("def f(one: asyncio.subprocess.Process): pass", False),
+        ("import subprocess\nsubprocess.Popen(['true'])", True),
+        ("from sandboxd.children import Child", True),
+    ],
+)
+def test_a_program_of_asyncio_is_seen(text: str, allowed: bool) -> None:
+    assert (not list(programs_of_asyncio(text))) is allowed
+
+
 def test_imports_for_annotations_are_plain_except_costly_ones() -> None:
     late = {
         module: "from typing import TYPE_CHECKING" in text

@@ -142,16 +142,25 @@ class LaunchRecipes:
         words = ("--args", str(OPTIONS_DESCRIPTOR)) if options.needs_file else options.options
         bounds = () if configuration.processes is None else (PROCESS_LIMIT,)
         return LaunchRecipe(
-            made_from, options,
-            b"".join(os.fsencode(option) + b"\0" for option in options.options) if options.needs_file else None,
-            configuration, capture_for(ability, plan.network), PendingSetup(options, ability, plan.network), processes,
-            denied_names(plan.view), empty_directory(plan.view),
-            (tools.launcher, "launch-args" if options.needs_file else "launch", self._bridge),
-            ("--", tools.bwrap, *words, *INFO_WORDS, "--", *INIT_WORDS),
-            tools.named((*plan.layers, *LAYERS, *absence_of(plan.view, guards=not tools.unguarded), *bounds)),
-            tools.named((*tools.landlock.layers, *layers_of(supervision), *ability.layers(plan.network))),
-            (*tools.warnings, *ability.warnings(plan.network), *missing),
-        )  # fmt: skip
+            made_from=made_from,
+            options=options,
+            options_file=_file_of(options) if options.needs_file else None,
+            configuration=configuration,
+            capture=capture_for(ability, plan.network),
+            pending_setup=PendingSetup(options, ability, plan.network),
+            processes=processes,
+            denied=denied_names(plan.view),
+            empty=empty_directory(plan.view),
+            before=(tools.launcher, "launch-args" if options.needs_file else "launch", self._bridge),
+            after=("--", tools.bwrap, *words, *INFO_WORDS, "--", *INIT_WORDS),
+            layers=tools.named((*plan.layers, *LAYERS, *absence_of(plan.view, guards=not tools.unguarded), *bounds)),
+            later_layers=tools.named((*tools.landlock.layers, *layers_of(supervision), *ability.layers(plan.network))),
+            warnings=(*tools.warnings, *ability.warnings(plan.network), *missing),
+        )
+
+
+def _file_of(options: BwrapOptions) -> bytes:
+    return b"".join(os.fsencode(option) + b"\0" for option in options.options)
 
 
 def _check_guard(plan: Plan, tools: LinuxTools) -> None:

@@ -7,7 +7,6 @@ module for the packet rules loads, or does not, at first use."""
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from collections.abc import Awaitable, Sequence
 
 from sandboxd.backends.base import AnswerConnect, ConnectAttempt, Listeners, SandboxNetwork
@@ -18,6 +17,7 @@ from sandboxd.backends.linux.network.namespace_request import NamespaceError
 from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
 from sandboxd.backends.linux.network.netlink import Family
 from sandboxd.backends.linux.session_overlays import why_no_overlays
+from sandboxd.children import Child
 from sandboxd.plan.network import NetworkPlan
 from sandboxd.policy.violation import DenialEvent
 from sandboxd_client.records import dataclass
@@ -54,28 +54,24 @@ async def probe_capture(
     observer = _ProbeObserver()
     handle = bridge.expect(ticket, ExpectedLaunch(configuration, None, observer, _Trial(worker, directory, found)))
     try:
-        process = await asyncio.create_subprocess_exec(
-            *argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/"
-        )
+        child = Child(argv)
     except OSError as error:
         handle.cancel()
         why = f"cannot start a sandbox: {error.strerror}"
         return Probed(Ability(None, reason=why), is_final=False, no_overlays=why)
     try:
         async with asyncio.timeout(PATIENCE_S):
-            await process.wait()
+            await child.over()
             if observer.is_claimed:
                 await observer.over.wait()
     except TimeoutError:
         pass
     finally:
         handle.cancel()
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        status = await child.end()
     if found:
         return found[0]
-    reason = observer.reason or f"the sandbox ended with status {process.returncode}"
+    reason = observer.reason or f"the sandbox ended with status {status}"
     why = f"cannot probe the capture: {reason}"
     return Probed(Ability(None, reason=why), is_final=False, no_overlays=why)
 
