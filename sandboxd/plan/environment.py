@@ -118,7 +118,7 @@ def _usable(path: str, sockets: OpenSockets) -> bool:
     return by_name or decide_socket(path, sockets).allowed
 
 
-def addresses_of(caller: Mapping[str, str]) -> tuple[str | None, ...] | None:
+def variables_with_addresses(caller: Mapping[str, str]) -> tuple[str | None, ...] | None:
     """Return the variables that a change depends on; None with such as may hold a secret, which are not kept."""
     if any(name in caller for name in _WITH_OPTIONS):
         return None

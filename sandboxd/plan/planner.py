@@ -10,7 +10,7 @@ from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from sandboxd.errors import PolicyError
-from sandboxd.plan.environment import EnvironmentChange, addresses_of, certificates_of
+from sandboxd.plan.environment import EnvironmentChange, certificates_of, variables_with_addresses
 from sandboxd.plan.filesystem.effective_access import effective_access_at
 from sandboxd.plan.filesystem.mounts import Operation
 from sandboxd.plan.host_facts import Facts, FactSource, ResolvedPath
@@ -48,7 +48,7 @@ class _Known:
 
 
 @dataclass(frozen=True, slots=True)
-class _CallerOf:
+class _CallerParts:
     """Parts of a layout that the variables of a caller decide; the next command often comes from the same one."""
 
     place: Place
@@ -77,25 +77,25 @@ class Planner:
         self._make = make
         self._known: dict[_Key, _Known] = {}
         self._ended: dict[_Key, None] = {}
-        self._callers: WeakKeyDictionary[Layout, _CallerOf] = WeakKeyDictionary()
+        self._callers: WeakKeyDictionary[Layout, _CallerParts] = WeakKeyDictionary()
         self._files: dict[tuple[str, ...], Facts] = {}
 
     async def plan(
         self, policy: Policy, place: Place, command: Argv | ShellText, environment: Mapping[str, str] = NO_VARIABLES
     ) -> Plan:
         layout = await self.layout(policy, place, shells_of(command))
-        addresses = None if layout.trusted else addresses_of(environment)
+        addresses = None if layout.trusted else variables_with_addresses(environment)
         caller = self._callers.get(layout)
         if caller is None or caller.addresses != addresses or addresses is None or not self._fits(caller, place):
             change = environment_in(layout, place, environment)
             warnings, files = await self._unreadable(layout, environment)
-            caller = _CallerOf(place, addresses, change, warnings, files)
+            caller = _CallerParts(place, addresses, change, warnings, files)
             if addresses is not None and environment:  # of a prepared sandbox it is not known yet
                 self._callers[layout] = caller
         plan = plan_in(layout, caller.change, command)
         return replace(plan, warnings=(*plan.warnings, *caller.warnings)) if caller.warnings else plan
 
-    def _fits(self, caller: _CallerOf, place: Place) -> bool:
+    def _fits(self, caller: _CallerParts, place: Place) -> bool:
         """Return whether the variables mean the same in a place: that of one session, or a like one of the next."""
         if caller.place is place or caller.files is None:
             return caller.place is place

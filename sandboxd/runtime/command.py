@@ -87,7 +87,7 @@ class Command:
         self.state = State.WAITING
         self.pid: int | None = None
         self.claimed_at: float | None = None
-        self._claimed_after = 0.0
+        self._claimed_monotonic = 0.0
         """The same on the monotonic clock, which is never set."""
         self.proxies: ProxyServer | None = None
         self._inside: SandboxNetwork | None = None
@@ -198,7 +198,7 @@ class Command:
             state=self.state,
             pid=self.pid,
             claimed_at=self.claimed_at,
-            claimed_after=self._claimed_after,
+            claimed_monotonic=self._claimed_monotonic,
             started=self._started,
             status=self._status,
             reason=self._reason,
@@ -231,7 +231,7 @@ class Command:
             self._sockets.resume(record.sockets)
         self.looks_for_sockets = not record.started
         self.pid, self.claimed_at = record.pid, record.claimed_at
-        self._claimed_after = record.claimed_after or time.monotonic()
+        self._claimed_monotonic = record.claimed_monotonic or time.monotonic()
         self._started, self._status, self._reason = record.started, record.status, record.reason
         self.time_s = record.time_s
         self.shares_localhost = record.shares_localhost
@@ -263,7 +263,7 @@ class Command:
     def claimed(self, pid: int) -> None:
         self.state = State.CLAIMED
         self.pid = pid
-        self.claimed_at, self._claimed_after = time.time(), time.monotonic()
+        self.claimed_at, self._claimed_monotonic = time.time(), time.monotonic()
         if self._expiry is not None:
             self._expiry.cancel()
 
@@ -356,7 +356,7 @@ class Command:
 
     def _limit_time(self) -> None:
         if self._started and self.time_s is not None and self._time_is_up is None:
-            left = max(self._claimed_after + self.time_s - time.monotonic(), 0.0)
+            left = max(self._claimed_monotonic + self.time_s - time.monotonic(), 0.0)
             self._time_is_up = asyncio.get_running_loop().call_later(min(left, self.time_s), self._end_in_time)
 
     def _end_in_time(self) -> None:

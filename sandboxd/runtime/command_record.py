@@ -35,7 +35,7 @@ class CommandRecord:
     state: State = State.WAITING
     pid: int | None = None
     claimed_at: float | None = None
-    claimed_after: float = 0.0
+    claimed_monotonic: float = 0.0
     started: bool = False
     status: int | None = None
     reason: str | None = None

@@ -15,7 +15,7 @@ enum { PEERPIDFD = 77, WITHIN_S = 10 };
 int connection = -1;
 static char *received, *received_end, *read_until;
 
-static void own(const char *path, unsigned type, unsigned forbidden, long uid) {
+static void require_owned(const char *path, unsigned type, unsigned forbidden, long uid) {
     struct statx is = {0};
     call(statx, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is);
     if ((is.stx_mode & S_IFMT) != type || is.stx_mode & forbidden || is.stx_uid != uid) {
@@ -43,13 +43,13 @@ static void find_socket(struct sockaddr_un *address) {
         usual_way();
     }
     *end = 0;
-    own(path, S_IFSOCK, 0, uid);
+    require_owned(path, S_IFSOCK, 0, uid);
     char directory[sizeof address->sun_path], *last;
     put(directory, path);
     last = last_part(directory);
     *last = 0;
     last_part(directory);
-    own(directory, S_IFDIR, 077, uid);
+    require_owned(directory, S_IFDIR, 077, uid);
 }
 
 /* How many numbers a process has: one for each pid namespace that it is in, as seen from here; 0 where it has ended. */

@@ -61,7 +61,7 @@ def in_this_namespace(pid: int) -> bool | None:
 
 
 def _kill(pid: int, number: int, group: bool) -> None:
-    if _is_anothers(pid):
+    if _is_reused(pid):
         return
     try:
         if group:
@@ -72,7 +72,7 @@ def _kill(pid: int, number: int, group: bool) -> None:
         pass
 
 
-def _is_anothers(pid: int) -> bool:
+def _is_reused(pid: int) -> bool:
     """Return whether another process has the number by now: a thread of asyncio waits for children (Python 3.11)."""
     status, own = _status(pid), str(os.getpid())
     return status is not None and status.get("PPid") != [own] and os.readlink("/proc/self") == own

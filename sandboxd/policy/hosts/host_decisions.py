@@ -97,7 +97,7 @@ def decide_host(
         return Decision(Behavior.ALLOW, Reason.HOST_ALLOWED, text, some.text, some.origin)
     behavior = Behavior.DENY if network.strict_allowlist else Behavior.ASK
     hint = _way_to_allow(network, f"add it with: sandboxd allow domain {host.uri}")
-    what = f"is in a private network ({private}), which {_STRANGERS}" if private else _UNLISTED
+    what = f"is in a private network ({private}), which {_NOT_COVERED}" if private else _UNLISTED
     return Decision(behavior, Reason.HOST_NOT_LISTED, _text(host, port, what), hint=hint)
 
 
@@ -179,7 +179,7 @@ def _is_here(address: IPAddress | None, host_addresses: Collection[IPAddress]) -
 
 
 _UNLISTED: Final = "is not on the list of allowed hosts"
-_STRANGERS: Final = "rules for every host do not cover"
+_NOT_COVERED: Final = "rules for every host do not cover"
 
 
 def _uncovered(
@@ -194,7 +194,7 @@ def _uncovered(
 
 
 def _in_private(network: NetworkPolicy, host: Host, port: int, target: Host, private: IPNetwork) -> Decision:
-    text = f"{_text(host, port, 'leads to')} {target.name} in a private network ({private}), which {_STRANGERS}"
+    text = f"{_text(host, port, 'leads to')} {target.name} in a private network ({private}), which {_NOT_COVERED}"
     way = f"if that is meant, name it: sandboxd allow domain {host.authority(port)}"
     return Decision(Behavior.DENY, Reason.ADDRESS_DENIED, text, hint=_way_to_allow(network, way))
 
