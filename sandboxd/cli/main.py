@@ -11,10 +11,13 @@ from sandboxd_client.errors import SandboxdError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal as _signal
     from collections.abc import Callable, Sequence
     from typing import Any, NoReturn
 
     from sandboxd.cli.arguments import Help
+else:
+    import _signal  # what `signal` wraps in enums, 4 ms cheaper to import
 
 # name, module of this package, summary
 COMMANDS: tuple[tuple[str, str, str], ...] = (
@@ -59,13 +62,15 @@ _NEEDED = ("run", "violations", "allow")
 
 _LOADING = ("OPENSSL_", "GCONV_PATH", "LOCPATH", "NLSPATH")
 """Variables that libraries of this process read late, and load code from what they name. Commands may get them."""
+_INTERRUPTED = 130
+_COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
 
 
 def main() -> NoReturn:
     """The console script."""
     if sys.argv[1:2] == ["run"]:
         _leave(lambda: _execute(sys.argv[1:]))
-    _forget_loading()
+    _repair_environment()
     sys.exit(execute(sys.argv[1:]))
 
 
@@ -79,21 +84,44 @@ def resume() -> NoReturn:
 
 def _leave(action: Callable[[], int]) -> NoReturn:
     """End the process with the status of an action; tearing the interpreter down would cost 2 ms."""
-    _forget_loading()
-    os._exit(_guarded(action))
+    _repair_environment()
+    try:
+        os._exit(_guarded(action))
+    except KeyboardInterrupt:  # of what waits for the daemon: a shell that runs a script shall end, too
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+        os.kill(os.getpid(), _signal.SIGINT)
+        os._exit(_INTERRUPTED)
 
 
 def execute(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit status.
 
     Errors have been written to standard error by then."""
-    return _guarded(lambda: _execute(arguments))
+    try:
+        return _guarded(lambda: _execute(arguments))
+    except KeyboardInterrupt:
+        return _INTERRUPTED
 
 
-def _forget_loading() -> None:
+def _repair_environment() -> None:
     for name in os.environ:
         if name.startswith(_LOADING):
             os.unsetenv(name)  # which os.environ does not notice
+    if os.environ.get("LC_CTYPE") in _COERCED:
+        _restore_locale()
+
+
+def _restore_locale() -> None:
+    """Give commands the caller's LC_CTYPE: Python sets another one where the locale is C, also with -I (PEP 538)."""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            given = file.read().split(b"\0")
+    except OSError:
+        return
+    values = [one.partition(b"=")[2] for one in given if one.startswith(b"LC_CTYPE=")]
+    del os.environ["LC_CTYPE"]
+    if values:
+        os.environb[b"LC_CTYPE"] = values[0]
 
 
 def _guarded(action: Callable[[], int]) -> int:
@@ -109,8 +137,6 @@ def _guarded(action: Callable[[], int]) -> int:
     except BrokenPipeError:  # the reader of standard output has gone
         _discard_output()
         return 141
-    except KeyboardInterrupt:
-        return 130
 
 
 def _execute(arguments: Sequence[str]) -> int:

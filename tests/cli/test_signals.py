@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,6 +74,32 @@ def test_a_command_that_does_not_end_is_killed_after_the_grace(
         process.communicate()
     assert process.returncode == 137
     wait_until(lambda: {process.pid for process in processes.descendants()} <= before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_daemon_is_asked_ends_it(cli: CommandLine, fake: FakeDaemon, number: signal.Signals) -> None:
+    """As it ends any program that runs nothing: by the signal, without a word, and no command is run later."""
+    asked, answer = threading.Event(), threading.Event()
+
+    def wait(params: Any) -> list[str]:
+        asked.set()
+        answer.wait()
+        return ["/usr/bin/touch", str(mark)]
+
+    mark = Path(fake.socket).with_name("ran")
+    fake.argv = wait
+    with cli.popen("run", "--", "true", stderr=subprocess.PIPE) as process:
+        try:
+            assert asked.wait(60)
+            process.send_signal(number)
+            process.wait(60)
+        finally:
+            answer.set()
+        assert process.communicate() == ("", "")
+    assert process.returncode == -number
+    assert not mark.exists()
+    assert cli.run("run", "--", "true").returncode == 0
+    assert mark.exists()
 
 
 def test_other_signals_start_no_grace_period(cli: CommandLine, tree: str) -> None:

@@ -264,6 +264,23 @@ def test_violations_are_shown_on_request(cli: CommandLine, fake: FakeDaemon) -> 
     assert done.returncode == 4 and "warning: cannot list what was blocked" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"LANG": "C"}, {"LC_ALL": "C"}, {"LC_CTYPE": "C"}, {"LC_CTYPE": "POSIX"}, {"LC_CTYPE": "C.UTF-8"},
+     {"LC_CTYPE": "no_SUCH"}, {"LANG": "C", "LC_CTYPE": ""}],
+    ids=str,
+)  # fmt: skip
+def test_the_command_gets_the_callers_locale(cli: CommandLine, given: dict[str, str]) -> None:
+    """And everything else: where the locale is C, Python gives itself another one and its children, too."""
+    rest = {name: value for name, value in cli.env.items() if name != "LANG" and not name.startswith("LC_")}
+    environment = {**rest, **given}
+    program = ["/usr/bin/env", "-0"]
+    bare = subprocess.run(program, env=environment, capture_output=True, check=True)
+    done = cli.run("run", "--", *program, env=environment, text=False)
+    changed = b"SANDBOX_RUNTIME=1\0"
+    assert sorted(done.stdout.split(b"\0")) == sorted((bare.stdout + changed).split(b"\0")), done.stderr
+
+
 def test_a_parent_that_ignores_its_children_gets_the_status(cli: CommandLine) -> None:
     code = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])"
     argv = [sys.executable, "-c", code, *cli.argv, "run", "-c", "exit 6"]
