@@ -94,6 +94,10 @@ def _parts_oddly(text: bytes, place: int) -> bool:
 def _is_misread(text: bytes, node: Node) -> bool:
     if not node.is_named:  # a keyword that begins a word is none
         return node.type.isalpha() and _IN_A_WORD.match(text, node.end_byte) is not None
+    if node.type == "simple_expansion" and any(
+        one.end_byte != other.start_byte for one, other in pairwise(node.children)
+    ):
+        return True  # the word behind a lone `$`, taken for the name of a variable
     has_words = node.type == "command" or node.type.endswith("_redirect")
     return (has_words and _parts_a_word(node)) or (node.type == "test_command" and _is_no_test(node))
 

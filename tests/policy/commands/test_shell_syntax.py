@@ -108,6 +108,7 @@ def test_continued_lines() -> None:
         "a <<E\n`b`\nE", "a <<-E\n\t$(b)\n\tE", 'a "${x:=`b`}"', "a `a \\`b\\``", "a <<E\n${x:-`b`}\nE",
         "a ${x@P}",
         "while a\ndo'' b; do c; done", "x# ; b\n=", "a >c ''\\;", "a 2>b c`d`e",
+        "a >$ b", "a >$\nb", "a <$ b", "a 2>>$ b c", ">$ a b", "a <<< $ b",
         "a | X=1 >f b c", "cu`a`rl", "c a`b`d", "a; cu`b`rl x", "x=1`a`b c",
         "[ a || b ]", "[ a && b ]", "[ a | b ]", "[ a |& b >c ]",
         "[b]", "a; [b]", "[\nb ]", "[ -f a\nb ]", "[ a ] && [\nb ]",
