@@ -109,7 +109,7 @@ class SessionOverlays:
         """Begin with the directories of those that have not been made."""
         for one in overlays:
             keeper = self._keeper(one)
-            if keeper.namespace < 0 and keeper.directories is None:
+            if keeper.namespace < 0 and (keeper.directories is None or _has_failed(keeper.directories)):
                 making = asyncio.to_thread(_make_directories, os.path.dirname(one.source), one.target)
                 keeper.directories = asyncio.get_running_loop().create_task(making, name=f"overlay-{keeper.point}")
 
@@ -248,6 +248,11 @@ def has_mounts(directory: str, mounts: bytes) -> bool:
     if b" " + escaped(start) not in mounts:
         return False
     return any(mount_field(line, 4).startswith(start) for line in mounts.split(b"\n") if line)
+
+
+def _has_failed(task: asyncio.Task[list[str]]) -> bool:
+    """Return whether it has failed, for a launch that may have ended before it noticed."""
+    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 def _unmount(keepers: Sequence[_Keeper]) -> None:

@@ -18,13 +18,13 @@ from sandboxd.proxy.tls.faults import TlsEnd
 
 READ_SIZE: Final = 65536
 HEAD_READ_SIZE: Final = 8192
+"""Read size for a head or greeting. Surplus bytes stay in memory while a request is served."""
 MOST_EMPTY: Final = 65536
 """Bytes of TLS records without content, more or less, after which a peer is cut off (KeyUpdate, RFC 8446, 4.6.3)."""
 _LEAST_READ: Final = 4096
 """Read at a time from a peer that sends such: OpenSSL takes 2 ms for as many of them."""
 _PART: Final = 64
 """One byte of content pays for so many bytes of records."""
-"""Read size for a head or greeting. Surplus bytes stay in memory while a request is served."""
 _KEEPALIVE: Final = tuple(
     (getattr(socket, name), value)
     for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 6))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+from pathlib import Path
+
 import pytest
 
-from sandboxd.backends.linux.network.namespace_program import LateMount, MountMethod
-from sandboxd.backends.linux.session_overlays import MOST_MOUNTS, cover, has_mounts
+from sandboxd.backends.linux.network.namespace_program import LateMount, MountMethod, NamespaceProgram
+from sandboxd.backends.linux.network.namespace_request import HeldDescriptor
+from sandboxd.backends.linux.session_overlays import MOST_MOUNTS, SessionOverlays, close_all, cover, has_mounts
 from sandboxd.errors import LaunchError
 from sandboxd.plan.filesystem.mounts import Mount, Operation
 
@@ -16,6 +21,27 @@ def lines(*points: str) -> bytes:
 
 def overlays(*targets: str) -> list[Mount]:
     return [Mount(Operation.OVERLAY, target, f"/o/{number}/upper") for number, target in enumerate(targets)]
+
+
+class OneNamespace:
+    """A worker whose programs all succeed."""
+
+    async def take(self, namespace: int, program: NamespaceProgram) -> list[HeldDescriptor]:
+        return [HeldDescriptor(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)) for _ in range(2)]
+
+
+async def test_directories_that_could_not_be_made_are_tried_again(tmp_path: Path) -> None:
+    """The launch that began with them ended before it needed them, and the next one finds room."""
+    lower, root = tmp_path / "lower", tmp_path / "missing" / "session" / "tmp"
+    lower.mkdir()
+    made = SessionOverlays(OneNamespace())  # type: ignore[arg-type]
+    overlay = [Mount(Operation.OVERLAY, str(lower), f"{root}/upper")]
+    made.make_directories(overlay)
+    await asyncio.wait([task for task in asyncio.all_tasks() if task.get_name().startswith("overlay-")])
+    (tmp_path / "missing").mkdir()
+    close_all(await made.trees(0, overlay, None))
+    assert (root / "upper").is_dir()
+    await made.aclose()
 
 
 def test_topmost_mounts_below_are_taken_and_put_again() -> None:
