@@ -275,10 +275,10 @@ def test_the_command_gets_the_callers_locale(cli: CommandLine, given: dict[str, 
     rest = {name: value for name, value in cli.env.items() if name != "LANG" and not name.startswith("LC_")}
     environment = {**rest, **given}
     program = ["/usr/bin/env", "-0"]
-    bare = subprocess.run(program, env=environment, capture_output=True, check=True)
-    done = cli.run("run", "--", *program, env=environment, text=False)
-    changed = b"SANDBOX_RUNTIME=1\0"
-    assert sorted(done.stdout.split(b"\0")) == sorted((bare.stdout + changed).split(b"\0")), done.stderr
+    bare = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
+    done = cli.run("run", "--", *program, env=environment)
+    changed = "SANDBOX_RUNTIME=1\0"
+    assert sorted(done.stdout.split("\0")) == sorted((bare.stdout + changed).split("\0")), done.stderr
 
 
 def test_a_parent_that_ignores_its_children_gets_the_status(cli: CommandLine) -> None:
