@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import secrets
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,11 +44,11 @@ def played(daemon: DaemonProcess, *calls: tuple[str, dict[str, Any]]) -> list[An
 
 def test_an_agents_commands_run_inside_its_session(daemon: DaemonProcess) -> None:
     outside = daemon.identity.home / "outside"
-    big = "x" * 100_000
+    big, kept = "x" * 100_000, f"/tmp/sdt-{secrets.token_hex(8)}"
     first, second, blocked, denied, excluded, asked, long = played(
         daemon,
-        ("echo kept >/tmp/shared; touch here; exit 3", {}),
-        ("cat /tmp/shared; echo $SANDBOX_RUNTIME", {}),
+        (f"echo kept >{kept}; touch here; exit 3", {}),
+        (f"cat {kept}; echo $SANDBOX_RUNTIME", {}),
         ("touch ~/outside", {}),
         ("nl here", {}),
         ("id -u >/dev/null; echo $SANDBOX_RUNTIME", {}),
@@ -55,6 +57,7 @@ def test_an_agents_commands_run_inside_its_session(daemon: DaemonProcess) -> Non
     )
     assert first[0] == "allow" and first[2][0] == 3 and (daemon.identity.workspace / "here").exists()
     assert second[2][:2] == [0, "kept\n1\n"], "commands of one agent share /tmp"
+    assert not Path(kept).exists()
     assert blocked[0] == "allow" and blocked[2][0] == 1 and not outside.exists()
     assert "<sandbox_violations>" in blocked[3] and str(outside) in blocked[3] and first[3] == ""
     assert denied[0] == "deny" and "nl" in denied[1] and denied[2] is None

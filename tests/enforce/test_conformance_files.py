@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -182,8 +183,10 @@ def test_what_is_secret_cannot_be_read(daemon: DaemonProcess) -> None:
 def test_fs34_a_working_directory_that_goes(daemon: DaemonProcess) -> None:
     (daemon.identity.workspace / "d").mkdir()
     daemon.identity.own(daemon.identity.workspace / "d")
-    script = "mkdir e && cd e && rmdir ../e && ! ls ../e 2>/dev/null; echo x > /tmp/still && cat /tmp/still"
+    still = f"/tmp/sdt-{secrets.token_hex(8)}"
+    script = f"mkdir e && cd e && rmdir ../e && ! ls ../e 2>/dev/null; echo x > {still} && cat {still}"
     assert daemon.run("run", "-c", script, cwd=daemon.identity.workspace / "d").stdout == "x\n"
+    assert not Path(still).exists()
 
 
 def test_fs45_a_temporary_directory_that_is_turned_into_a_link(daemon: DaemonProcess) -> None:

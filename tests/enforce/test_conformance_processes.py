@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import secrets
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -138,12 +139,12 @@ def test_a_fork_bomb_is_bounded(start_daemon: StartDaemon) -> None:
 
 
 WAYS = r"""
-cd "$WORK"
-cp "$(command -v touch)" /tmp/copy; ln -s "$(command -v touch)" link; ln /tmp/copy /tmp/hard
+cd "$WORK"; mkdir "$OWN"
+cp "$(command -v touch)" $OWN/copy; ln -s "$(command -v touch)" link; ln $OWN/copy $OWN/hard
 printf '#!/bin/sh\ntouch "$1"\n' > script; chmod +x script
 for target in "$OUT" "$WORK"; do
-    $LOADER "$(command -v touch)" "$target/loader"; /tmp/copy "$target/copy"; ./link "$target/link"
-    /tmp/hard "$target/hard"; ./script "$target/script"; env -S "touch $target/env"; sh -c "touch $target/sh"
+    $LOADER "$(command -v touch)" "$target/loader"; $OWN/copy "$target/copy"; ./link "$target/link"
+    $OWN/hard "$target/hard"; ./script "$target/script"; env -S "touch $target/env"; sh -c "touch $target/sh"
     find /etc/hostname -exec touch "$target/find" ';'; echo "$target/xargs" | xargs touch
     python3 -I -S -c 'import sys; open(sys.argv[1], "w")' "$target/python"; awk -v f="$target/awk" 'BEGIN { print > f }'
     perl -e 'open(F, ">", $ARGV[0])' "$target/perl"; LD_PRELOAD=libc.so.6 touch "$target/preload"
@@ -161,9 +162,10 @@ def test_however_a_program_is_started_the_same_holds_for_it(daemon: DaemonProces
     loader = next(str(path) for path in (Path("/lib64/ld-linux-x86-64.so.2"), Path("/lib/ld-linux-aarch64.so.1"))
                   if path.exists())  # fmt: skip
     env = {"OUT": str(outside), "WORK": str(identity.workspace), "LOADER": loader}
+    env["OWN"] = f"/tmp/sdt-{secrets.token_hex(8)}"
     done = daemon.run("run", "-c", WAYS, env=env)
     assert done.returncode == 0, done.stderr
-    assert list(outside.iterdir()) == []
+    assert list(outside.iterdir()) == [] and not Path(env["OWN"]).exists()
     ways = "loader copy link hard script env sh find xargs python awk perl preload".split()
     assert set(ways) <= {path.name for path in identity.workspace.iterdir()}
 

@@ -4,6 +4,7 @@ blocked case with a twin that is allowed."""
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import subprocess
 import tempfile
@@ -121,8 +122,9 @@ def test_patterns_match_files_directories_and_links(lab: Lab) -> None:
     (lab.home / ".ssh" / "id_nowhere").symlink_to("gone")
     (lab.home / ".ssh" / "id_round").symlink_to("id_round")
     os.mkfifo(lab.home / ".ssh" / "id_pipe")
+    own = f"/tmp/sdt-{secrets.token_hex(8)}"
     done = lab.run(
-        "cd ~/.ssh; cat id_rsa id_dir/inner id_link/k ../elsewhere/k; echo ok > /tmp/x; cat /tmp/x; ls",
+        f"cd ~/.ssh; cat id_rsa id_dir/inner id_link/k ../elsewhere/k; echo ok > {own}; cat {own}; ls",
         deny_read=["~/.ssh/id_*"],
     )
     assert done.stdout.split() == ["ok", "id_dir", "id_link", "id_nowhere", "id_pipe", "id_round", "id_rsa"]
@@ -207,8 +209,9 @@ def test_a_repository_in_a_protected_place_is_a_project(lab: Lab) -> None:
 def test_everything_denied_but_what_programs_need(lab: Lab) -> None:
     """The files that the sandbox itself needs are there. With a network: test_field_messages."""
     rules: Rules = {"deny_read": ["//"], "allow_read": ["/usr", "/lib", "/lib64", "/bin", "/etc", "."]}
+    name = f"sdt-{secrets.token_hex(8)}"
     done = lab.run(
-        f"cat /etc/hostname >/dev/null; echo $TMPDIR; echo x > $TMPDIR/y; cat /tmp/y; {LS}; touch z", **rules
+        f"cat /etc/hostname >/dev/null; echo $TMPDIR; echo x > $TMPDIR/{name}; cat /tmp/{name}; {LS}; touch z", **rules
     )
     assert done.ok and done.stdout.split()[1:] == ["x"], done
     for attempt in ("ls /", "ls /var", f"ls {lab.home}", "ls /opt", "touch /new", "mkdir /tmp2"):
@@ -236,9 +239,11 @@ def test_folders_of_editors_in_packages_are_free(lab: Lab, name: str) -> None:
 
 def test_every_session_has_a_temporary_directory_of_its_own(lab: Lab) -> None:
     """Kept between its commands. Two at once: test_field_messages."""
-    assert lab.run("mkdir /tmp/pytest-of-x; echo a > /tmp/pytest-of-x/f").ok
-    assert lab.run('cat $TMPDIR/pytest-of-x/f; mv $TMPDIR/pytest-of-x /tmp/y; test -d "$TMPDIR/y"').stdout == "a\n"
-    assert not Path("/tmp/pytest-of-x").exists()
+    name = f"sdt-{secrets.token_hex(8)}"
+    assert lab.run(f"mkdir /tmp/{name}; echo a > /tmp/{name}/f").ok
+    moved = f'cat $TMPDIR/{name}/f; mv $TMPDIR/{name} /tmp/{name}-y; test -d "$TMPDIR/{name}-y"'
+    assert lab.run(moved).stdout == "a\n"
+    assert not Path(f"/tmp/{name}").exists() and not Path(f"/tmp/{name}-y").exists()
 
 
 def test_writable_means_readable_too(lab: Lab) -> None:

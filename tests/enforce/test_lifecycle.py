@@ -149,7 +149,7 @@ def test_background_processes_end_with_the_command(shared_daemon: DaemonProcess)
         ("run", "--", "true"),
         ("run", "--", "false"),
         ("run", "-c", "kill -KILL $$"),
-        ("run", "-c", "echo x >/tmp/file; mkdir /tmp/d; chmod 0 /tmp/d"),
+        ("run", "-c", "echo x >$(mktemp); chmod 0 $(mktemp -d)"),
         ("run", "--", "absent"),
         ("run", "-c", "touch ~/refused; cat /etc/shadow; rm -rf /usr/bin"),
     ],
@@ -176,7 +176,7 @@ def test_the_host_is_as_before_a_killed_client(daemon: DaemonProcess, host_snaps
 def test_the_host_is_as_before_a_killed_daemon(start_daemon: StartDaemon, host_snapshot: HostWatch) -> None:
     with host_snapshot.assert_unchanged():
         daemon = start_daemon()
-        daemon.run("run", "--", "sh", "-c", "echo x >/tmp/file")
+        daemon.run("run", "--", "sh", "-c", "echo x >$(mktemp)")
         daemon.stop(signal.SIGKILL)
         assert not is_alive(daemon.pid)
         start_daemon().stop()

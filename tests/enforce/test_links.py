@@ -7,7 +7,8 @@ import os
 from support.daemons import DaemonProcess
 
 REPLACE = (
-    "rm .vscode; mv .vscode other; ln -sfn /tmp .vscode; mkdir /tmp/d; mv -T /tmp/d .vscode; touch .vscode/tasks.json; "
+    "rm .vscode; mv .vscode other; ln -sfn /tmp .vscode; own=$(mktemp -d); mv -T $own .vscode; "
+    "touch .vscode/tasks.json; "
 )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import secrets
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,12 +63,12 @@ def play(daemon: DaemonProcess, mode: str, *calls: tuple[str, Any], answers: tup
 def test_tools_run_in_one_session(start_daemon: StartDaemon, mode: str) -> None:
     daemon = start_daemon()
     outside = daemon.identity.home / "outside"
-    here = str(daemon.identity.workspace)
+    here, kept = str(daemon.identity.workspace), f"/tmp/sdt-{secrets.token_hex(8)}"
     first, second, late, started, read, stopped, gone, why, words, refused, end = play(
         daemon,
         mode,
-        ("run", {"command": f"echo kept >/tmp/x; pwd; touch {outside}; exit 3"}),
-        ("run", {"command": "cat /tmp/x; seq 5000 >&2"}),
+        ("run", {"command": f"echo kept >{kept}; pwd; touch {outside}; exit 3"}),
+        ("run", {"command": f"cat {kept}; seq 5000 >&2"}),
         ("run", {"command": "sleep 600 & sleep 600", "timeout_s": 1}),
         ("start", {"command": "echo up; cat; touch ended; exec sleep 600"}),
         ("read", {"command_id": "4", "wait_s": 30}),
@@ -78,7 +80,8 @@ def test_tools_run_in_one_session(start_daemon: StartDaemon, mode: str) -> None:
     )
     assert first[1]["status"] == 3 and first[1]["stdout"] == f"{here}\n" and not outside.exists()
     assert [one["target"] for one in first[1]["violations"]] == [str(outside)]
-    assert second[1]["stdout"] == "kept\n" and "bytes are left out here" in second[1]["stderr"]
+    assert second[1]["stdout"] == "kept\n" and not Path(kept).exists()
+    assert "bytes are left out here" in second[1]["stderr"]
     assert second[1]["stderr"].startswith("1\n2\n") and second[1]["stderr"].endswith("4999\n5000\n")
     assert late[1]["timed_out"] and late[1]["status"] is None
     assert started[1]["result"] == "4" and read[1]["stdout"] == "up\n" and read[1]["status"] is None

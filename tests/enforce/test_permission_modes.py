@@ -12,7 +12,8 @@ RULES = {"permissions": {"deny": ["Bash(rm:*)"]}, "sandbox": {"excludedCommands"
 PLANNING = """
 import json, os
 from sandboxd_client import Client
-WAYS = "new sub/new ../outside /var/tmp/sd-plan-new $TMPDIR/new /tmp/new"
+OWN = "sdt-" + os.urandom(8).hex()
+WAYS = f"new sub/new ../outside /var/tmp/{OWN} $TMPDIR/{OWN}-new /tmp/{OWN}"
 HOME = os.path.expanduser("~")
 os.makedirs("sub")
 with Client(autostart=False) as box:

@@ -14,15 +14,17 @@ ROWS = (
     "a shell's 128+N", "of a killed child", "polled",
 )  # fmt: skip
 DRIVER = """
-import sys
+import os, sys
 from sandboxd_client import subprocess as inside
 for name in sys.argv[1:]:
     where = Path.cwd()
     native, found = said(ROWS[name], cpython, where), said(ROWS[name], inside, where)
     if native != found:
         print(name, native, found)
-inside.run("echo kept >/tmp/kept", shell=True)
-assert inside.check_output(["cat", "/tmp/kept"], text=True) == "kept\\n", "all commands share a session"
+kept = "/tmp/sdt-" + os.urandom(8).hex()
+inside.run(f"echo kept >{kept}", shell=True)
+assert inside.check_output(["cat", kept], text=True) == "kept\\n", "all commands share a session"
+assert not os.path.exists(kept)
 outside = Path.home() / "outside"
 blocked = inside.Popen(["touch", str(outside)], stderr=inside.PIPE)
 blocked.communicate()

@@ -113,8 +113,8 @@ def test_refusals_have_their_rule_and_ordinary_failures_are_none(start_daemon: S
         "touch ~/outside; cat ~/.ssh/id; echo > fixed/a; touch .bashrc .mcp.json ~/hidden;"
         "for i in 1 2 3 4 5; do echo > ~/outside; done; "
         # no violation: no such file, there already, a directory, what the mode forbids, what is permitted
-        "cat absent readable; mkdir fixed; cat fixed; echo > closed; cat closed; echo > new; rm new; touch /tmp/x; "
-        "cat /etc/passwd; echo > /dev/null; ls /absent/x; echo > /absent/x; rmdir ~/absent",
+        "cat absent readable; mkdir fixed; cat fixed; echo > closed; cat closed; echo > new; rm new; "
+        "touch $(mktemp -u); cat /etc/passwd; echo > /dev/null; ls /absent/x; echo > /absent/x; rmdir ~/absent",
     )  # fmt: skip
     found = {(v["kind"], v["target"]): v for v in blocked(daemon)}
     home, work = str(identity.home), str(identity.workspace)

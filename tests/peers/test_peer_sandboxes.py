@@ -1,10 +1,10 @@
 """Commands in real sandboxes, as the tests of others have them: one command tries all the rows of a sandbox, and the
-host tells what became of its files. The same lines are run bare afterwards, where each file changes."""
+host tells what became of its files. The same lines are run bare afterwards, where each file changes and each line that
+has failed works, but for those that `alone` names."""
 
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,10 @@ SANDBOXES: dict[str, dict[str, Any]] = {one["name"]: one for table in tables() f
 class Place:
     """The files of one sandbox: its project, its home, and a directory beside them that no rule opens."""
 
-    def __init__(self, identity: Identity, port: int) -> None:
+    def __init__(self, identity: Identity, port: int, process: int) -> None:
         self.identity = identity
         self.outside = identity.workspace.parent / f"outside-{port}"
-        self.values = {"{port}": str(port), "{outside}": str(self.outside), "{pid}": str(os.getpid())}
+        self.values = {"{port}": str(port), "{outside}": str(self.outside), "{pid}": str(process)}
 
     def filled(self, text: str) -> str:
         for name, value in self.values.items():
@@ -80,13 +80,15 @@ def tried(attempts: list[str]) -> str:
 
 def test_every_sandbox_has_rows() -> None:
     assert all(one.get("changes") or one.get("runs") for one in SANDBOXES.values())
+    for one in SANDBOXES.values():
+        assert set(one.get("alone", ())) <= {row[1] for row in one.get("runs", ())}, one["name"]
 
 
 @pytest.mark.parametrize("name", SANDBOXES)
 def test_what_a_command_can_do(name: str, share_daemon: StartDaemon, origin: Origin) -> None:
     sandbox = SANDBOXES[name]
     daemon: DaemonProcess = share_daemon()
-    place = Place(daemon.identity, origin.port)
+    place = Place(daemon.identity, origin.port, daemon.pid)
     place.prepare(sandbox.get("before", ""))
     changes = [case_of(row, 2) for row in sandbox.get("changes", ())]
     runs = [case_of(row, 1) for row in sandbox.get("runs", ())]
@@ -107,6 +109,11 @@ def test_what_a_command_can_do(name: str, share_daemon: StartDaemon, origin: Ori
     wrong += [(case, found) for case, found in zip(runs, answers[len(lines) :], strict=True) if found != case.expected]
     assert not wrong, "\n".join(f"{case.peer}: {case.inputs} is {found}" for case, found in wrong)
     assert not origin.connections
+    alone = sandbox.get("alone", {})
+    failed = [case.inputs[0] for case in runs if case.expected == "fails" and case.inputs[0] not in alone]
+    bare = place.bare(tried([place.filled(line) for line in failed])).split()
+    useless = [line for line, found in zip(failed, bare, strict=True) if found != "works"]
+    assert not useless, f"they fail bare, too: {useless}"
     kept = [case for case in changes if case.expected == "kept"]
     own = [case for case in kept if place.path(case.inputs[1]).is_relative_to(daemon.identity.base)]
     bare = place.bare(CONTROL + "\n".join(f"control {place.quoted(case)}" for case in own)).split()
