@@ -335,18 +335,26 @@ async def test_a_kill_keeps_its_grace_over_a_restart() -> None:
         assert await goes.wait() == 137
 
 
-async def test_a_clock_that_is_set_ends_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its time is up by the clock on the wall, over a restart."""
+@pytest.mark.parametrize("later_s", [36_000, -36_000])
+async def test_a_clock_that_is_set_moves_no_limit(monkeypatch: pytest.MonkeyPatch, later_s: int) -> None:
+    """Neither ends a command over a restart, nor gives it more than its hour."""
     limits = {"sandbox": {"limits": {"time": "1h"}}}
     async with successive_daemons(settings=limits) as daemons, daemons.client() as client:
-        process = await spawn(daemons, client, ["sh", "-c", "echo up; read line; echo $line"])
-        assert await line_of(process) == "up"
-        now = time.time()
-        for later_s in (36_000, -36_000):
-            monkeypatch.setattr(time, "time", lambda later_s=later_s: now + later_s)
+        ends, stays = [
+            await spawn(daemons, client, ["sh", "-c", "echo up; read line; echo $line"], command_id=name)
+            for name in ("ends", "stays")
+        ]
+        for process in (ends, stays):
+            assert await line_of(process) == "up"
+        now, counted = time.time(), time.monotonic
+        monkeypatch.setattr(time, "time", lambda: now + later_s)
+        await daemons.restart()
+        output, _ = await ends.communicate(b"end\n")
+        assert (output, ends.returncode) == (b"end\n", 0)
+        with monkeypatch.context() as context:
+            context.setattr(time, "monotonic", lambda: counted() + 3600)
             await daemons.restart()
-        output, _ = await process.communicate(b"end\n")
-        assert (output, process.returncode) == (b"end\n", 0)
+            assert await stays.wait() not in (0, None)
 
 
 PLANTING = """

@@ -400,12 +400,20 @@ def test_nothing_is_left_of_a_client_that_is_killed(daemon: DaemonProcess, host_
 CLOSES = (
     READY
     + r"""
-for n in range(40):
+def begun(box):
+    until = time.monotonic() + 30
+    while not (one := box._preparing._ready):
+        assert time.monotonic() < until, "no sandbox is being prepared"
+    return one
+
+ways = [lambda box, ms=ms: time.sleep(ms / 1000) or box._preparing._ready for ms in range(40)]
+for n, way in enumerate((*ways, begun, waiting)):
     with Client(autostart=False, prepare=True) as box:
         box.run("true")
-        time.sleep(n / 1000)
+        one = way(box)
+    assert way in ways or one._process.returncode is not None
     try:
-        raise AssertionError(f"a child is there after {n} ms: {os.waitpid(-1, os.WNOHANG)}")
+        raise AssertionError(f"a child is there after way {n}: {os.waitpid(-1, os.WNOHANG)}")
     except ChildProcessError:
         pass
 """
