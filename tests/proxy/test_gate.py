@@ -12,7 +12,8 @@ import pytest
 from sandboxd.policy.decision import Behavior, Decision, Reason
 from sandboxd.policy.hosts.host_patterns import Host, HostPattern, IPAddress, parse_host
 from sandboxd.policy.hosts.parent_proxies import parse_parent
-from sandboxd.policy.model import HostRule, NetworkPolicy
+from sandboxd.policy.hosts.request_rules import HttpRequest
+from sandboxd.policy.model import HostRule, NetworkPolicy, RequestRule
 from sandboxd.proxy.dial import DialError
 from sandboxd.proxy.gate import Gate
 from sandboxd.settings.origins import BUILT_IN
@@ -166,6 +167,35 @@ async def test_a_closed_port_is_none_of_a_parent_proxy(port: int, reason: Reason
     gate = Gate(lambda: replace(POLICY, parent_proxy=parent), None, Names(), closed_ports=lambda: {80})
     admission = await gate.admit(OK, port)
     assert (None if admission.decision.allowed else admission.decision.reason) == reason
+
+
+@pytest.mark.parametrize(("port", "allowed"), [(80, False), (81, True)])
+async def test_no_name_or_address_leads_to_a_closed_port(port: int, allowed: bool) -> None:
+    """An address of this machine is listed, and so are a name that leads there and one that is pinned."""
+    network = replace(POLICY, allowed=rules("ok.test", "pinned.test", "192.0.2.7"))
+    gate = Gate(
+        lambda: network, None, Names(ok_test=["192.0.2.7"], pinned_test=["192.0.2.7"]), ["pinned.test"],
+        host_addresses=lambda: frozenset([ip_address("192.0.2.7")]), closed_ports=lambda: {80},
+    )  # fmt: skip
+    for name in ("ok.test", "pinned.test", "192.0.2.7"):
+        admission = await gate.admit(parse_host(name), port)
+        assert admission.decision.allowed is allowed and bool(admission.addresses) is allowed, name
+        assert allowed or admission.decision.reason is Reason.PORT_CLOSED
+
+
+async def test_a_yes_to_a_request_does_not_outlive_a_new_denial() -> None:
+    asking = RequestRule(HostPattern.parse("ok.test"), Behavior.ASK, BUILT_IN)
+    request, network = HttpRequest.of("GET", b"/"), replace(POLICY, requests=(asking,))
+
+    async def answer(host: Host, port: int, request: HttpRequest, decision: Decision) -> Decision:
+        nonlocal network
+        network = replace(network, requests=(replace(asking, behavior=later),))
+        return YES
+
+    gate = Gate(lambda: network, None, Names(), ask_request=answer)
+    for later, allowed in ((Behavior.ASK, True), (Behavior.DENY, False)):
+        decision = await gate.decide_request(OK, 443, request)
+        assert decision is not None and decision.allowed is allowed
 
 
 async def test_a_pinned_name_may_lead_anywhere() -> None:

@@ -80,6 +80,14 @@ async def test_a_listed_link_counts_unless_commands_can_change_it() -> None:
     assert (await made.decide("/srv/other.sock")).reason is Reason.SOCKET_REDIRECTED
 
 
+async def test_no_link_is_followed_where_it_is_not_known_what_the_command_can_change() -> None:
+    host = FakeHost({"/srv/agent": "-> /srv/deep/agent.1", "/srv/deep/agent.1": "", "/srv/plain": ""})
+    made = await gate(host, "/srv/agent", "/srv/plain", known=False)
+    made.at_start = SocketsAtStart((FoundSocket("/srv/deep/agent.1", file(1)), FoundSocket("/srv/plain", file(2))))
+    assert (await made.decide("/srv/deep/agent.1", file(1))).reason is Reason.SOCKET_REDIRECTED
+    assert (await made.decide("/srv/plain", file(2))).allowed
+
+
 async def test_the_daemon_s_own_by_whatever_name() -> None:
     host = FakeHost({"/run/user/1000": "-> /mnt/run", "/mnt/run/sandboxd/": "", "/mnt/run/x.sock": ""})
     made = await gate(host, "/mnt", "/run/user/1000/sandboxd")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sandboxd.policy.build_network import local_ports
 from sandboxd.policy.decision import Behavior, Decision, Reason
-from sandboxd.policy.hosts.host_decisions import decide_address, decide_host
+from sandboxd.policy.hosts.host_decisions import decide_address, decide_host, decide_name
 from sandboxd.policy.hosts.host_patterns import Host, HostPattern, parse_host
 from sandboxd.policy.hosts.host_rules import HostRuleSet, compile_rules
 from sandboxd.policy.model import HostRule, NetworkPolicy, PortRange, RequestRule
@@ -145,6 +145,22 @@ def test_a_host_that_is_allowed_may_be_asked_about_first() -> None:
     assert granted.behavior is ALLOW
     strict = replace(network, strict_allowlist=True)
     assert decide(strict, "a.ok.test").behavior is ASK and decide(strict, "x.test").behavior is DENY
+
+
+def test_a_local_port_may_be_asked_about_first() -> None:
+    network = replace(policy(), allow_local_ports=(PortRange(3000, 3000, FILE),), asked=rules("localhost:3000"))
+    assert decide(network, "localhost", 3000).behavior is ASK
+    assert decide(replace(network, asked=()), "localhost", 3000).behavior is ALLOW
+
+
+def test_a_name_that_is_denied_where_it_is_allowed_is_not_looked_up() -> None:
+    """On every port that opens it; another open port is enough for an answer."""
+    some = RequestRule(HostPattern.parse("ok.test:443"), ALLOW, FILE)
+    for network in (policy("ok.test:443"), NetworkPolicy(requests=(some,))):
+        assert decide_name(network, parse_host("ok.test")).behavior is ALLOW
+        denied = replace(network, denied=rules("ok.test:443"))
+        assert decide_name(denied, parse_host("ok.test")).behavior is not ALLOW
+        assert decide_name(replace(denied, allowed=rules("ok.test:80")), parse_host("ok.test")).behavior is ALLOW
 
 
 def test_ports() -> None:

@@ -73,6 +73,7 @@ ALLOW, ASK, DENY = Behavior.ALLOW, Behavior.ASK, Behavior.DENY
         ("api.test", "GET", "/@scope%2fname", DENY),
         ("api.test", "DELETE", "/repos/me/x", ASK),
         ("api.test", "DELETE", "/repos/you/x", DENY),
+        ("api.test", "DELETE", "/repos/me%2fx", ASK),
         ("git.test", "GET", "/me/one.git/info/refs?service=git-upload-pack", ALLOW),
         ("git.test", "POST", "/me/one.git/git-upload-pack", ALLOW),
         ("git.test", "POST", "/me/one.git/git-receive-pack", DENY),
@@ -105,6 +106,22 @@ def test_decisions(host: str, method: str, target: str, answer: Behavior) -> Non
 def test_a_path_with_several_readings_is_refused(path: str) -> None:
     decision = decide_request(NETWORK, API, 443, HttpRequest.of("GET", path.encode()))
     assert decision is not None and decision.reason is Reason.REQUEST_UNCLEAR and decision.hint
+
+
+def test_a_broken_escape_is_refused_whatever_stands_around_it() -> None:
+    network_of = network({"host": "api.test", "action": "allow", "paths": ["/**"]})
+    for path, reason in ((b"/a%2", Reason.REQUEST_UNCLEAR), (b"/%g0", Reason.REQUEST_UNCLEAR), (b"/a%41", None)):
+        decision = decide_request(network_of, API, 443, HttpRequest.of("GET", path))
+        assert decision is not None and decision.allowed is (reason is None), path
+        assert reason is None or decision.reason is reason
+
+
+def test_a_credential_needs_every_reading_of_a_path() -> None:
+    source = CredentialSource(SourceKind.ENV, ("A",))
+    rule = CredentialRule(HostPattern.parse("api.test"), source, BUILT_IN, paths=("/@scope/*",))
+    for path, gets in ((b"/@scope/name", True), (b"/@scope%2fname", False), (b"//@scope/name", False)):
+        found = credentials_for(NetworkPolicy(credentials=(rule,)), API, 443, HttpRequest.of("GET", path))
+        assert bool(found) is gets, path
 
 
 def test_a_header_that_overrides_the_method_is_refused() -> None:
