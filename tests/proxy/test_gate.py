@@ -183,7 +183,8 @@ async def test_no_name_or_address_leads_to_a_closed_port(port: int, allowed: boo
         assert allowed or admission.decision.reason is Reason.PORT_CLOSED
 
 
-async def test_a_yes_to_a_request_does_not_outlive_a_new_denial() -> None:
+@pytest.mark.parametrize(("later", "allowed"), [(Behavior.ASK, True), (Behavior.DENY, False)])
+async def test_a_yes_to_a_request_does_not_outlive_a_new_denial(later: Behavior, allowed: bool) -> None:
     asking = RequestRule(HostPattern.parse("ok.test"), Behavior.ASK, BUILT_IN)
     request, network = HttpRequest.of("GET", b"/"), replace(POLICY, requests=(asking,))
 
@@ -193,9 +194,8 @@ async def test_a_yes_to_a_request_does_not_outlive_a_new_denial() -> None:
         return YES
 
     gate = Gate(lambda: network, None, Names(), ask_request=answer)
-    for later, allowed in ((Behavior.ASK, True), (Behavior.DENY, False)):
-        decision = await gate.decide_request(OK, 443, request)
-        assert decision is not None and decision.allowed is allowed
+    decision = await gate.decide_request(OK, 443, request)
+    assert decision is not None and decision.allowed is allowed
 
 
 async def test_a_pinned_name_may_lead_anywhere() -> None:

@@ -23,7 +23,8 @@ from sandboxd.policy.hosts.addresses import REFUSED, parse_networks, readings, r
         # the same behind translators and tunnels
         "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1", "::ffff:0:127.0.0.1", "64:ff9b::127.0.0.1",
         "64:ff9b::a9fe:a9fe", "64:ff9b:1::7f00:1", "64:ff9b:1:7f00:0:100::", "64:ff9b:1:7f:0:1::",
-        "64:ff9b:1:0:7f:0:100:0", "64:ff9b:1:a9fe:a9:fe00::", "64:ff9b:1:a9:fe:a9fe::", "2002:7f00:1::", "2002:a9fe:a9fe::1", "2001:0:7f00:1::", "2001::80ff:fffe",
+        "64:ff9b:1:0:7f:0:100:0", "64:ff9b:1:a83f:81:1000::", "64:ff9b:1:a8:3f:8110::",
+        "2002:7f00:1::", "2002:a9fe:a9fe::1", "2001:0:7f00:1::", "2001::80ff:fffe",
         "2001:db8::5efe:7f00:1", "2001:db8::200:5efe:a9fe:a9fe",
     ],
 )  # fmt: skip
