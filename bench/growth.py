@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
+import resource
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from subprocess import PIPE
 
 from bench.commands import TRUE, make_tree
+from bench.kernel_counters import Footprint
 from bench.private_daemon import PINNED_NAME, Bench, private_daemon
 from bench.rows import Row
 from bench.through import INSIDE, origin
 from bench.timing import in_turns, median
-from sandboxd_client import Client
+from sandboxd_client import Client, Process
 
 Costs = dict[str, float]
 """Seconds or megabytes by name."""
@@ -27,9 +29,9 @@ def growth(_: Bench | None, quick: bool) -> Iterator[Row]:
     parts: tuple[tuple[str, Callable[[int], Costs], tuple[int, ...], tuple[int, ...]], ...] = (
         ("sessions", _sessions, (1, 10, 100, 1000), (1, 20)),
         ("rules", _rules, (10, 1000, 10_000, 100_000), (10, 500)),
-        ("files", _files, (100, 10_000, 100_000), (100, 5_000)),
+        ("files", _files, (100, 10_000, 100_000, 1_000_000), (100, 5_000)),
         ("mounts", _mounts, (1, 10, 100, 1000), (1, 20)),
-        ("open tunnels", _tunnels, (1, 10, 100, 1000), (1, 20)),
+        ("open tunnels", _tunnels, tuple(sorted({1, 10, 100, 1000, _most_tunnels()})), (1, 20)),
         ("violations", _violations, (10, 100, 1000, 10_000), (10, 100)),
         ("commands in flight", _in_flight, (1, 10, 100, 500), (1, 10)),
     )
@@ -109,19 +111,44 @@ def _run_ms(box: Client, session: str) -> float:
     return median(in_turns({"run": run}, 10)["run"]) * 1000
 
 
+_OF_ONE_COMMAND = 500
+"""Tunnels: a command may have as many as it leaves to the others (proxy/limits.py)."""
+
+
+def _most_tunnels() -> int:
+    """Return how many a daemon permits with the descriptors that it may have here, but ten thousand at most."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    most = hard * 3 // 8 - _OF_ONE_COMMAND if hard > 0 else 10_000
+    return min(most // _OF_ONE_COMMAND * _OF_ONE_COMMAND, 10_000)
+
+
 def _tunnels(size: int) -> Costs:
-    with private_daemon() as bench, origin() as port, Client(prepare=False) as box:
-        session = box.session_open(cwd=str(bench.project)).session_id
-        overrides = {"allow_domains": [f"{PINNED_NAME}:{port}"]}
-        argv = [sys.executable, "-I", INSIDE, PINNED_NAME, str(port), "hold", str(size)]
+    numbers = [min(_OF_ONE_COMMAND, size - first) for first in range(0, size, _OF_ONE_COMMAND)]
+    with private_daemon() as bench, origin() as port, ExitStack() as stack:
         begun = time.perf_counter()
-        with box.spawn(argv, session_id=session, overrides=overrides, stdin=PIPE, stdout=PIPE) as holding:
-            assert holding.stdin is not None and holding.stdout is not None
-            assert holding.stdout.readline() == b"open\n", "not all tunnels are open"
-            opened = time.perf_counter() - begun
-            costs = _costs(bench, box, session, time.perf_counter())
-            holding.stdin.close()
-        return {**costs, "open ms": opened * 1000}
+        holding = [stack.enter_context(_holding(bench, port, number)) for number in numbers]
+        for one in holding:
+            assert one.stdout is not None and one.stdout.readline() == b"open\n", "not all tunnels are open"
+        opened = time.perf_counter() - begun
+        assert Footprint.of(bench.pid).descriptors["socket"] >= 2 * size, "tunnels were closed again"
+        box = stack.enter_context(Client(prepare=False))
+        session = box.session_open(cwd=str(bench.project)).session_id
+        costs = _costs(bench, box, session, time.perf_counter())
+        for one in holding:
+            assert one.stdin is not None
+            one.stdin.close()
+    return {**costs, "open ms": opened * 1000}
+
+
+@contextmanager
+def _holding(bench: Bench, port: int, number: int) -> Iterator[Process]:
+    """A command that opens tunnels and holds them until its input ends, in a session of its own."""
+    with Client(prepare=False) as box:
+        session = box.session_open(cwd=str(bench.project)).session_id
+        argv = [sys.executable, "-I", INSIDE, PINNED_NAME, str(port), "hold", str(number)]
+        overrides = {"allow_domains": [f"{PINNED_NAME}:{port}"]}
+        with box.spawn(argv, session_id=session, overrides=overrides, stdin=PIPE, stdout=PIPE) as command:
+            yield command
 
 
 def _violations(size: int) -> Costs:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -304,6 +305,8 @@ def _listener() -> socket.socket:
 
 
 def _run_origin() -> None:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     listener = _listener()
     print(listener.getsockname()[1], flush=True)
     threading.Thread(target=_accept, args=(listener,), daemon=True).start()
@@ -311,9 +314,11 @@ def _run_origin() -> None:
 
 
 def _accept(listener: socket.socket) -> None:
+    threading.stack_size(256 << 10)  # there may be ten thousand
     while True:
         sock, _ = listener.accept()
-        threading.Thread(target=_answer, args=(tuned(sock),), daemon=True).start()
+        tuned(sock).settimeout(600)
+        threading.Thread(target=_answer, args=(sock,), daemon=True).start()
 
 
 def _answer(sock: socket.socket) -> None:
