@@ -51,7 +51,9 @@ _MOUNT_FAILED = (
 
 
 class HeldDescriptor:
-    """The owner of a descriptor that is no socket."""
+    """The owner of a descriptor that is no socket; like a socket, it is closed when it is dropped.
+
+    An answer is dropped where the task that waits for it is cancelled when it has come."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -67,6 +69,9 @@ class HeldDescriptor:
     def close(self) -> None:
         if self._number >= 0:
             os.close(self.detach())
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class NamespaceRequest:

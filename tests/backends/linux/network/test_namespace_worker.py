@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
 from ipaddress import IPv4Address, ip_address
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,8 @@ from sandboxd.backends.linux.network.namespace_program import (
     NamespaceProgram,
     OpenSocket,
     SocketUse,
+    SystemCall,
+    Then,
 )
 from sandboxd.backends.linux.network.namespace_request import NamespaceError
 from sandboxd.backends.linux.network.namespace_worker import NamespaceWorker
@@ -133,6 +136,31 @@ async def test_a_worker_that_dies_is_replaced(worker: NamespaceWorker, namespace
     (sock,) = await worker.perform(namespace, NamespaceProgram.of((listen(6002),)))
     sock.close()
     assert worker.pid not in (None, first)
+
+
+async def test_nothing_of_an_answer_stays_that_came_when_its_task_was_cancelled(
+    worker: NamespaceWorker, namespace: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = NamespaceProgram.of((SystemCall("openat", (-100, "/", os.O_PATH), Then.GIVE, "open it"),))
+    (kept,) = await worker.take(namespace, program)
+    before = os.listdir("/proc/self/fd")
+    tasks: list[asyncio.Task[Any]] = []
+    usual = worker.start
+
+    def start(*arguments: Any) -> asyncio.Future[Any]:
+        answer = usual(*arguments)
+        answer.add_done_callback(lambda _: tasks[-1].cancel())  # before the task goes on with it
+        return answer
+
+    monkeypatch.setattr(worker, "start", start)
+    for _ in range(3):
+        tasks.append(asyncio.create_task(worker.take(namespace, program)))
+        await asyncio.wait(tasks)
+    assert all(one.cancelled() for one in tasks)
+    tasks.clear()
+    assert sorted(os.listdir("/proc/self/fd")) == sorted(before)
+    kept.close()
+    assert len(os.listdir("/proc/self/fd")) == len(before) - 1
 
 
 async def test_many_at_once_and_some_given_up(worker: NamespaceWorker, namespace: int) -> None:
