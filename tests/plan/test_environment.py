@@ -129,7 +129,7 @@ class Proxy:
         self._reply = reply
         self.request = b""
         self.banner = b""
-        self._thread = threading.Thread(target=self._serve)
+        self._thread = threading.Thread(target=self._serve, daemon=True)  # no ssh may come, and the suite has to end
         self._thread.start()
 
     def _serve(self) -> None:

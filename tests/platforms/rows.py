@@ -16,8 +16,10 @@ from platforms.kernels import Kernel, boot, make_disk
 from platforms.userlands import INSTALLED, NotAvailable, UserLand, borrow_python, fetch, run
 from support.users import CHECKOUT
 
-SMOKE = Path(__file__).with_name("smoke.py")
+SMOKE, CONTAINERS = (Path(__file__).with_name(name) for name in ("smoke.py", "containers.py"))
 USER = 4321
+_INSTALL = "{} || {{ apt-get update -qq -o Acquire::Check-Valid-Until=false && apt-get install -y -qq {}; }}"
+"""A mirror may be an old copy."""
 DEBIAN = "http://deb.debian.org/debian"
 UBUNTU = "http://archive.ubuntu.com/ubuntu"
 _OPEN = re.compile(r"SMOKE (\{.*\})")
@@ -109,15 +111,19 @@ def land_row(suite: str, mirror: str = DEBIAN, *, newer_bubblewrap: bool = False
     return look
 
 
-def _smokes(land: UserLand, *variables: str) -> list[dict[str, Any]]:
-    shutil.copy(SMOKE, land.root / "opt/smoke.py")
+def _smokes(land: UserLand, *variables: str, container: str = "", uids: Sequence[int] = (0, USER)) -> list[Any]:
+    """Return the reports of smoke sets; with `container` in one of this kind (containers.py)."""
+    for script in (SMOKE, CONTAINERS):
+        shutil.copy(script, land.root / "opt")
     found = []
-    for uid in (0, USER):
+    for uid in uids:
         base = f"/var/tmp/smoke-{uid}"
         shutil.rmtree(land.root / base[1:], ignore_errors=True)
-        words = ("env", *variables, f"{INSTALLED}/bin/python", "/opt/smoke.py", base, f"{INSTALLED}/bin/sandboxd")
+        words = ["env", *variables, f"{INSTALLED}/bin/python", "/opt/smoke.py", base, f"{INSTALLED}/bin/sandboxd"]
+        if container:
+            words = [land.python(), "/opt/containers.py", container, str(uid), "/usr/bin/env", *words[1:]]
         done = subprocess.run(
-            land.command(*words, uid=uid),
+            land.command(*words, uid=0 if container else uid),
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
         )  # fmt: skip
         match = _OPEN.search(done.stdout)
@@ -130,9 +136,35 @@ def _smokes(land: UserLand, *variables: str) -> list[dict[str, Any]]:
 def musl_row(bench: Bench) -> Seen:
     """Commands that are built with musl, whose resolver and loader are its own."""
     land = bench.installed("trixie")
-    land.run("dpkg -s musl >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq musl; }")
+    land.run(land.run(_INSTALL.format("dpkg -s musl >/dev/null 2>&1", "musl")))
     run(["musl-gcc", "-O1", "-o", str(land.root / "opt/connect"), str(SMOKE.with_name("connect.c"))])
     return smoke_of(_smokes(land, "SMOKE_CONNECT=/opt/connect"))
+
+
+def container_row(kind: str, *uids: int) -> Callable[[Bench], Seen]:
+    """A container that lacks something, with the user land of Debian 13."""
+    return lambda bench: smoke_of(_smokes(bench.installed("trixie"), container=kind, uids=uids))
+
+
+def systemd_row(suite: str, mirror: str = DEBIAN) -> Callable[[Bench], Seen]:
+    """The units, as the systemd of a distribution reads them; only the program is one that is there."""
+
+    def look(bench: Bench) -> Seen:
+        land, unit = bench.land(suite, mirror), "/etc/systemd/user/sandboxd"
+        land.run(land.run(_INSTALL.format("command -v systemd-analyze", "systemd")))
+        for kind in ("service", "socket"):
+            text = (CHECKOUT / "systemd" / f"sandboxd.{kind}").read_text().replace("/usr/bin/sandboxd", "/bin/true")
+            (land.root / f"{unit[1:]}.{kind}").write_text(text)
+        version = land.run("systemctl --version").split()[1]
+        line = f"export XDG_RUNTIME_DIR=/run; systemd-analyze --user verify {unit}.service {unit}.socket 2>&1; echo $?"
+        *said, status = land.run(line).splitlines()
+        ours = [text for text in said if "sandboxd" in text and "bwrap(1)" not in text] or (
+            said if status != "0" and not said else []
+        )
+        words = "reads both units without a word" if not ours else f"says {len(ours)} things"
+        return Seen(f"systemd {version} {words}", ours)
+
+    return look
 
 
 def kernel_row(suite: str) -> Callable[[Bench], Seen]:
@@ -169,6 +201,7 @@ def python_row(suite: str, mirror: str = DEBIAN) -> Callable[[Bench], Seen]:
         house = bench.cache / "wheels" / land.python_version()
         fetch(house, *LIBRARIES)
         land.pip(house, *LIBRARIES)
+        land.run(land.run(_INSTALL.format("command -v ssh", "openssh-client")))
         words = f"cd /mnt && exec {INSTALLED}/bin/python -m pytest -q -p no:cacheprovider {' '.join(TESTED)}"
         done = subprocess.run(
             land.command("sh", "-c", words, more=land.bind(CHECKOUT)), stdin=subprocess.DEVNULL, capture_output=True,
@@ -198,6 +231,13 @@ ROWS: tuple[Row, ...] = (
     Row("ubuntu-24.04", "Ubuntu 24.04", "run", land_row("noble", UBUNTU)),
     Row("ubuntu-22.04-newer", "Ubuntu 22.04, bubblewrap 0.11", "run", land_row("jammy", UBUNTU, newer_bubblewrap=True)),
     Row("musl", "commands built with musl", "run", musl_row),
+    Row("systemd-247", "systemd of Debian 11", "run", systemd_row("bullseye")),
+    Row("systemd-249", "systemd of Ubuntu 22.04", "run", systemd_row("jammy", UBUNTU)),
+    Row("systemd-252", "systemd of Debian 12", "run", systemd_row("bookworm")),
+    Row("systemd-257", "systemd of Debian 13", "run", systemd_row("trixie")),
+    Row("systemd-sid", "systemd of Debian unstable", "run", systemd_row("sid")),
+    Row("no-capabilities", "root without any capability", "run", container_row("capabilities", 0)),
+    Row("no-namespaces", "a container without user namespaces", "run", container_row("namespaces", 0, USER)),
     Row("linux-5.10", "Linux 5.10 (Debian 11)", "emulated", kernel_row("bullseye")),
     Row("linux-6.1", "Linux 6.1 (Debian 12)", "emulated", kernel_row("bookworm")),
     Row("linux-6.12", "Linux 6.12 (Debian 13)", "emulated", kernel_row("trixie")),
