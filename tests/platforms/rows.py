@@ -136,7 +136,7 @@ def _smokes(land: UserLand, *variables: str, container: str = "", uids: Sequence
 def musl_row(bench: Bench) -> Seen:
     """Commands that are built with musl, whose resolver and loader are its own."""
     land = bench.installed("trixie")
-    land.run(land.run(_INSTALL.format("dpkg -s musl >/dev/null 2>&1", "musl")))
+    land.run(_INSTALL.format("dpkg -s musl >/dev/null 2>&1", "musl"))
     run(["musl-gcc", "-O1", "-o", str(land.root / "opt/connect"), str(SMOKE.with_name("connect.c"))])
     return smoke_of(_smokes(land, "SMOKE_CONNECT=/opt/connect"))
 
@@ -151,7 +151,7 @@ def systemd_row(suite: str, mirror: str = DEBIAN) -> Callable[[Bench], Seen]:
 
     def look(bench: Bench) -> Seen:
         land, unit = bench.land(suite, mirror), "/etc/systemd/user/sandboxd"
-        land.run(land.run(_INSTALL.format("command -v systemd-analyze", "systemd")))
+        land.run(_INSTALL.format("command -v systemd-analyze", "systemd"))
         for kind in ("service", "socket"):
             text = (CHECKOUT / "systemd" / f"sandboxd.{kind}").read_text().replace("/usr/bin/sandboxd", "/bin/true")
             (land.root / f"{unit[1:]}.{kind}").write_text(text)
@@ -201,7 +201,7 @@ def python_row(suite: str, mirror: str = DEBIAN) -> Callable[[Bench], Seen]:
         house = bench.cache / "wheels" / land.python_version()
         fetch(house, *LIBRARIES)
         land.pip(house, *LIBRARIES)
-        land.run(land.run(_INSTALL.format("command -v ssh", "openssh-client")))
+        land.run(_INSTALL.format("command -v ssh", "openssh-client"))
         words = f"cd /mnt && exec {INSTALLED}/bin/python -m pytest -q -p no:cacheprovider {' '.join(TESTED)}"
         done = subprocess.run(
             land.command("sh", "-c", words, more=land.bind(CHECKOUT)), stdin=subprocess.DEVNULL, capture_output=True,
