@@ -366,6 +366,9 @@ LATE_IMPORTS = {
     "sandboxd_client": "every `sandboxd run` would import typing",
     "sandboxd.proxy.tls.authority": "the library of the extra may be absent, and takes 0.3 s to import",
     "sandboxd.policy.commands": "tree-sitter is loaded for the first command that needs it",
+    "sandboxd.settings.layer": "a start without settings would import pydantic, which takes 70 ms",
+    "sandboxd.policy.build_network": "the same",
+    "sandboxd.policy.build_credentials": "the same",
 }
 
 

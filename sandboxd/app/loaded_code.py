@@ -14,6 +14,11 @@ _SHARED_PREFIXES = frozenset({"/", "/usr", "/usr/local", "/opt/homebrew", "/opt/
 """Prefixes in which only Python's own directories are protected."""
 _LIBRARIES = ("site-packages", "dist-packages")
 _START_UP = "sitecustomize"
+_LATER = (
+    *("annotated_types", "pydantic", "pydantic_core", "typing_extensions", "typing_inspection"),
+    *("tree_sitter", "tree_sitter_bash"),
+)
+"""Libraries that are imported for the first settings and for the first shell line that is read."""
 
 
 def own_code(*others: str) -> tuple[str, ...]:
@@ -23,7 +28,7 @@ def own_code(*others: str) -> tuple[str, ...]:
     units that start the daemon. The paths are absolute, and none is below another. Those that do not exist must not
     appear."""
     script = sys.argv[0] if os.path.isabs(sys.argv[0]) else ""
-    found = [*others, *_prefixes(), *_searched(), *_interpreters(), *_imported(), *_units(), script]
+    found = [*others, *_prefixes(), *_searched(), *_interpreters(), *_imported(), *_imported_later(), *_units(), script]
     return tuple(_outermost(path for path in found if os.path.isabs(path)))
 
 
@@ -43,8 +48,8 @@ def source_trees() -> tuple[str, ...]:
 
 def linked_files() -> tuple[str, ...]:
     """Return imported files with more hard links, as uv makes to its cache."""
-    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    return tuple(file for file in files if isinstance(file, str) and _is_linked(file))
+    files = [*(getattr(module, "__file__", None) for module in list(sys.modules.values())), *_imported_later()]
+    return tuple(file for file in dict.fromkeys(files) if isinstance(file, str) and _is_linked(file))
 
 
 def _is_linked(path: str) -> bool:
@@ -103,6 +108,15 @@ def _imported() -> Iterator[str]:
         file = getattr(module, "__file__", None)
         if isinstance(file, str):
             yield os.path.abspath(file)
+
+
+def _imported_later() -> Iterator[str]:
+    """Yield the paths of packages that are imported when they are needed."""
+    for name in _LATER:
+        if (spec := importlib.machinery.PathFinder.find_spec(name)) is not None:
+            yield from map(os.path.abspath, spec.submodule_search_locations or ())
+            if spec.origin is not None:
+                yield os.path.abspath(spec.origin)
 
 
 def _units() -> Iterator[str]:

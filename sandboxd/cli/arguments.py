@@ -171,3 +171,10 @@ class Help:
         lines += [f"  {left:<{width}}  {right}" for left, right in rows]
         lines += ["", *(f"example: sandboxd {example}" for example in self.examples)]
         return "\n".join([*lines, f"exit status: {self.statuses}"]) + "\n"
+
+
+def no_words(parsed: Parsed) -> None:
+    """Raise UsageError for arguments beside the options."""
+    extra = [*parsed.words, *(parsed.command or ())]
+    if extra:
+        raise UsageError(f"unexpected word {visible(extra[0], 60)}")

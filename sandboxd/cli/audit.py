@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from sandboxd.cli.arguments import JSON, Help, Option, Parsed, UsageError, visible
-from sandboxd.cli.daemon_client import json_text, no_words, print_json
+from sandboxd.cli.arguments import JSON, Help, Option, Parsed, UsageError, no_words, visible
+from sandboxd.cli.daemon_client import json_text, print_json
 from sandboxd.cli.output import fail, note
 from sandboxd.daemon.audit.audit_chain import default_path, records, verify
 from sandboxd_client import Client, SandboxdError

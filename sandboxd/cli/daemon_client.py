@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from sandboxd.cli.arguments import Parsed, UsageError, visible
+from sandboxd.cli.arguments import Parsed, visible
 from sandboxd.cli.output import coloured
 from sandboxd_client import Client
 from sandboxd_client.wire.messages.decisions import ReasonRecord
@@ -16,13 +16,6 @@ from sandboxd_client.wire.params import encode
 
 def client(parsed: Parsed) -> Client:
     return Client(autostart="no_autostart" not in parsed)
-
-
-def no_words(parsed: Parsed) -> None:
-    """Raise UsageError for arguments beside the options."""
-    extra = [*parsed.words, *(parsed.command or ())]
-    if extra:
-        raise UsageError(f"unexpected word {visible(extra[0], 60)}")
 
 
 def print_json(answer: object) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import CWD, JSON, NO_AUTOSTART, SESSION, Help, Option, Parsed
-from sandboxd.cli.daemon_client import client, no_words, print_json
+from sandboxd.cli.arguments import CWD, JSON, NO_AUTOSTART, SESSION, Help, Option, Parsed, no_words
+from sandboxd.cli.daemon_client import client, print_json
 
 OPTIONS = (
     Option("--exception", "name a command that cannot work inside, and why", value="NAME[=WHY]", many=True),

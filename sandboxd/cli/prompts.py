@@ -17,8 +17,8 @@ import tty
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from sandboxd.cli.arguments import NO_AUTOSTART, Help, UsageError, visible
-from sandboxd.cli.daemon_client import client, no_words
+from sandboxd.cli.arguments import NO_AUTOSTART, Help, UsageError, no_words, visible
+from sandboxd.cli.daemon_client import client
 from sandboxd.cli.remote import REMOTE, forwarded
 from sandboxd.screens.questions import Choice, QuestionRow, question_row
 from sandboxd_client import Client, RpcError, SandboxdError

@@ -6,8 +6,8 @@ import datetime
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Help, Option, visible
-from sandboxd.cli.daemon_client import client, json_text, no_words, print_json
+from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Help, Option, no_words, visible
+from sandboxd.cli.daemon_client import client, json_text, print_json
 from sandboxd.cli.output import note, quoted, warn
 from sandboxd_client import Client
 from sandboxd_client.wire.messages.violations import ViolationHappened, ViolationListResult, ViolationRecord

@@ -15,7 +15,6 @@ from sandboxd.policy.model import CredentialRule, CredentialSource, MaskRule, So
 from sandboxd.policy.paths.rule_paths import PathScope, expand_rule_path
 from sandboxd.policy.settings_reader import BadEntry, SettingsReader
 from sandboxd.settings.origins import Origin
-from sandboxd.settings.schema import InjectedCredential, MaskedCredential
 
 INJECT: Final = "sandbox.credentials.inject"
 MASK: Final = "sandbox.credentials.mask"
@@ -26,6 +25,10 @@ _USER: Final = re.compile(r"[!-9;-~]{1,128}")
 _FRAMING: Final = frozenset(
     "host content-length transfer-encoding connection upgrade te trailer expect keep-alive proxy-authorization".split()
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from sandboxd.settings.schema import InjectedCredential, MaskedCredential
 _FORMS: Final = 'write env:NAME, file:PATH, file:PATH#before=*, command:["/usr/bin/program"] or keyring:SERVICE/USER'
 
 

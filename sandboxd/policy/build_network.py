@@ -26,8 +26,11 @@ from sandboxd.settings.layer import Placed
 from sandboxd.settings.origins import Origin
 from sandboxd.settings.presets import PRIVATE_NETWORKS
 from sandboxd.settings.rules import URL_PREFIX
-from sandboxd.settings.schema import RequestSection
 from sandboxd.settings.tools import Feeds, RuleList
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from sandboxd.settings.schema import RequestSection
 
 _N = "sandbox.network."
 _WEB = {RuleList.ALLOW: Feeds.ALLOWED_HOST, RuleList.DENY: Feeds.DENIED_HOST, RuleList.ASK: Feeds.ASKED_HOST}
@@ -193,6 +196,8 @@ def _request_of(url: str, kind: RuleList) -> RequestSection:
     scheme, authority, path = match.groups()
     has_port = re.search(r":[0-9]+$", authority) is not None
     host = authority if has_port else f"{authority}:{443 if scheme == 'https' else 80}"
+    from sandboxd.settings.schema import RequestSection
+
     return RequestSection.model_validate({"host": host, "paths": (path,), "action": kind.value})
 
 

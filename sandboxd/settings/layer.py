@@ -1,7 +1,8 @@
 """One settings file, or the settings of one call, after parsing.
 
 A layer holds values with their origins, and problems. `parse_layer` never raises for a bad file: a file that could not
-be read gives a layer with a fatal problem, which cannot be mistaken for an empty one."""
+be read gives a layer with a fatal problem, which cannot be mistaken for an empty one. The schema and its library are
+imported for the first settings that are not empty: they take a quarter of the daemon's start."""
 
 from __future__ import annotations
 
@@ -10,16 +11,17 @@ from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
 from sandboxd.settings import known_keys
 from sandboxd.settings.jsonc import Document, JsoncError, JsonNode, parse_jsonc
 from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.problems import Problem, Severity, error, warning
 from sandboxd.settings.rules import RuleSyntaxError, doubt_about, parse_rule
-from sandboxd.settings.schema import SettingsFile, all_keys, section_of
 from sandboxd.settings.tools import RuleList
 from sandboxd_client.records import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,12 @@ def _trust(source: Source, may_widen: bool | None, distrust: str) -> tuple[bool,
 def _layer(
     tree: dict[str, Any], document: Document | None, source: Source, file: str | None, trusted: bool, distrust: str
 ) -> Layer:
+    if not tree:
+        return Layer(source, file, {}, (), trusted, distrust)
+    from pydantic import ValidationError
+
+    from sandboxd.settings.schema import SettingsFile
+
     places = _Places(document, source, file)
     problems = [*_unknown_keys(tree, SettingsFile, (), places)]
     try:
@@ -165,13 +173,15 @@ class _Places:
 def _flatten(
     model: BaseModel, tree: Mapping[str, Any], path: tuple[str, ...], places: _Places
 ) -> dict[str, Placed | Entries]:
+    from sandboxd.settings.schema import Section
+
     values: dict[str, Placed | Entries] = {}
     for name in type(model).model_fields:
         value = getattr(model, name)
         inner_path = (*path, name)
         if value is None:
             continue
-        if isinstance(value, BaseModel):
+        if isinstance(value, Section):
             values |= _flatten(value, tree[name], inner_path, places)
         elif isinstance(value, list):
             values[".".join(inner_path)] = tuple(map(Placed, value, places.entry_origins(inner_path, len(value))))
@@ -288,6 +298,8 @@ RESTRICTION_UNKNOWN = "restriction_unknown"
 def _unknown_keys(
     tree: Mapping[str, Any], model: type[BaseModel], path: tuple[str, ...], places: _Places
 ) -> list[Problem]:
+    from sandboxd.settings.schema import section_of
+
     problems: list[Problem] = []
     for name, value in tree.items():
         inner_path = (*path, name)
@@ -354,6 +366,8 @@ def nearest_key(dotted: str) -> str | None:
 
 
 def _keys_and_sections() -> list[str]:
+    from sandboxd.settings.schema import all_keys
+
     names: dict[str, None] = {}
     for key in all_keys():
         parts = key.split(".")

@@ -16,7 +16,6 @@ from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.presets import PRESETS
 from sandboxd.settings.problems import Problem, first_fatal
 from sandboxd.settings.rules import RuleSyntaxError, parse_rule
-from sandboxd.settings.schema import Section
 from sandboxd_client.records import dataclass, field
 
 PRECEDENCE = (
@@ -304,6 +303,6 @@ def plain(value: Any) -> Any:
         return plain(value.value)
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
-    if isinstance(value, Section):
+    if hasattr(value, "model_dump"):  # a section of the schema, which is not imported without one
         return value.model_dump(exclude_none=True, mode="json", by_alias=True)
     return value

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Help, visible
-from sandboxd.cli.daemon_client import client, no_words, print_json
+from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Help, no_words, visible
+from sandboxd.cli.daemon_client import client, print_json
 from sandboxd.cli.output import coloured
 from sandboxd_client.wire.messages.check import CheckResult
 

@@ -10,8 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from sandboxd.cli.arguments import Help, Option, visible
-from sandboxd.cli.daemon_client import no_words
+from sandboxd.cli.arguments import Help, Option, no_words, visible
 from sandboxd.cli.output import fail
 from sandboxd_client import programs
 from sandboxd_client.transport.activation import daemon_pid

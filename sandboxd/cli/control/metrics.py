@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import Help
-from sandboxd.cli.daemon_client import no_words
+from sandboxd.cli.arguments import Help, no_words
 from sandboxd.cli.output import fail
 from sandboxd_client import Client, DaemonNotRunning
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import Help
+from sandboxd.cli.arguments import Help, no_words
 from sandboxd.cli.control.status import warn_of_another_program
-from sandboxd.cli.daemon_client import no_words
 from sandboxd_client import Client, DaemonNotRunning, RpcError
 from sandboxd_client.transport.connection import usable_path
 from sandboxd_client.transport.starting import stop_daemon

@@ -7,8 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import Help
-from sandboxd.cli.daemon_client import no_words
+from sandboxd.cli.arguments import Help, no_words
 from sandboxd_client import Client
 
 HELP = Help("start", "Start the daemon in the background, unless it runs.", (), ("start",))

@@ -8,9 +8,9 @@ import time
 from collections.abc import Sequence
 
 from sandboxd import PACKAGE, __version__
-from sandboxd.cli.arguments import JSON, Help, Option, UsageError, visible
+from sandboxd.cli.arguments import JSON, Help, Option, UsageError, no_words, visible
 from sandboxd.cli.control.status_line import print_line, watch
-from sandboxd.cli.daemon_client import no_words, print_json, print_rows
+from sandboxd.cli.daemon_client import print_json, print_rows
 from sandboxd.cli.output import warn
 from sandboxd_client import Client, DaemonNotRunning
 from sandboxd_client.transport.activation import only_a_connection_is_missing

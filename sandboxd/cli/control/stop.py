@@ -8,8 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import Help
-from sandboxd.cli.daemon_client import no_words
+from sandboxd.cli.arguments import Help, no_words
 from sandboxd_client import DaemonNotRunning
 from sandboxd_client.transport.activation import is_listening, only_a_connection_is_missing
 from sandboxd_client.transport.connection import usable_path

@@ -6,9 +6,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Help, Option, visible
+from sandboxd.cli.arguments import JSON, NO_AUTOSTART, Help, Option, no_words, visible
 from sandboxd.cli.control.status import duration
-from sandboxd.cli.daemon_client import client, no_words, print_json
+from sandboxd.cli.daemon_client import client, print_json
 from sandboxd_client.wire.messages.commands import RunningCommandRecord
 
 HELP = Help(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import CWD, JSON, NO_AUTOSTART, Help
-from sandboxd.cli.daemon_client import client, no_words
+from sandboxd.cli.arguments import CWD, JSON, NO_AUTOSTART, Help, no_words
+from sandboxd.cli.daemon_client import client
 from sandboxd.cli.rules.local_settings import YES, announce, confirmed
 from sandboxd_client import Change
 

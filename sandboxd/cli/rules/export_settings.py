@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sandboxd.cli.arguments import CWD, NO_AUTOSTART, SESSION, Help, Option, UsageError
-from sandboxd.cli.daemon_client import client, no_words, print_json
+from sandboxd.cli.arguments import CWD, NO_AUTOSTART, SESSION, Help, Option, UsageError, no_words
+from sandboxd.cli.daemon_client import client, print_json
 from sandboxd.cli.rules.import_settings import report
 from sandboxd.settings.foreign.imported import Left
 

@@ -6,8 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from sandboxd.cli.arguments import NO_AUTOSTART, Help, Option, UsageError
-from sandboxd.cli.daemon_client import no_words
+from sandboxd.cli.arguments import NO_AUTOSTART, Help, Option, UsageError, no_words
 from sandboxd.cli.output import fail
 from sandboxd.cli.remote import REMOTE, forwarded
 

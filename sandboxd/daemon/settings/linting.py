@@ -23,7 +23,6 @@ from sandboxd.settings.merge import Settings, merge
 from sandboxd.settings.origins import Origin, Source
 from sandboxd.settings.presets import PRESETS
 from sandboxd.settings.problems import Problem, error
-from sandboxd.settings.schema import json_schema
 from sandboxd_client.records import dataclass
 
 
@@ -64,6 +63,8 @@ def lint_files(
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a settings file, for editors."""
+    from sandboxd.settings.schema import json_schema
+
     return json_schema()
 
 
