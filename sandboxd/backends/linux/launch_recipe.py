@@ -126,7 +126,7 @@ class LaunchRecipes:
         options = render(plan, weaker=tools.weaker_nesting, root=os.geteuid() == 0, entries=entries)
         configuration = LaunchConfiguration(
             arguments=(b"true",),
-            filter=build_filter(self._machine, supervision),
+            filter=build_filter(self._machine, supervision, (os.getuid(), os.getgid())),
             listeners=LISTENERS,
             grace_ms=self._grace_ms,
             flags=Flags.WAIT | Flags.STAY | flags_of(supervision),

@@ -21,6 +21,7 @@ from sandboxd.backends.linux.seccomp.notified_calls import (
     SET_USER_ID,
     SOCKETS_HANDED_IN,
     UNIX_SOCKETS_LISTED,
+    own_owner,
 )
 from sandboxd.backends.linux.seccomp.syscall_table import (
     ALLOW,
@@ -46,17 +47,20 @@ _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _STRICT = Supervision()
 
 
-def rows_for(machine: str, supervision: Supervision = _STRICT) -> dict[int, tuple[SyscallRule, ...]]:
+def rows_for(
+    machine: str, supervision: Supervision = _STRICT, ids: tuple[int, int] | None = None
+) -> dict[int, tuple[SyscallRule, ...]]:
     """Return the rows of each system call number of `machine` (as in `uname -m`).
 
-    Rows are in the order of evaluation: refusals before notifications. Raises HostError `machine_unsupported` for a
-    machine without a table."""
+    Rows are in the order of evaluation: refusals before notifications. `ids` are the user's and the group's that the
+    command will have, where they are known. Raises HostError `machine_unsupported` for a machine without a table."""
     if machine not in MACHINES:
         known = " and ".join(MACHINES)
         raise HostError("machine_unsupported", f"no system call filter for {machine}", hint=f"sandboxd runs on {known}")
     rows: dict[int, tuple[SyscallRule, ...]] = {}
     first = SET_USER_ID if supervision.writes else ()
-    for row in (*_UNIX[supervision.unix_sockets], *first, *ROWS, *_notified(supervision)):
+    owner = own_owner(*ids) if ids is not None and supervision.writes else ()
+    for row in (*_UNIX[supervision.unix_sockets], *first, *ROWS, *owner, *_notified(supervision)):
         for call in row.calls:
             number = SYSCALLS[call][MACHINES[machine].column]
             if number is not None:
@@ -91,9 +95,9 @@ def _notified(supervision: Supervision) -> tuple[SyscallRule, ...]:
 
 
 @lru_cache(maxsize=32)
-def build_filter(machine: str, supervision: Supervision = _STRICT) -> bytes:
+def build_filter(machine: str, supervision: Supervision = _STRICT, ids: tuple[int, int] | None = None) -> bytes:
     """Return the BPF program for seccomp(2). Raises HostError as `rows_for` does."""
-    rows = rows_for(machine, supervision)
+    rows = rows_for(machine, supervision, ids)
     builder = ProgramBuilder()
     allow, beyond = builder.returning(ALLOW.value), builder.returning(BEYOND_LAST_REVIEWED.value)
 
@@ -144,4 +148,4 @@ def _test(builder: ProgramBuilder, where: Argument, yes: Label, no: Label) -> La
         no = builder.if_equal(value, yes, no)
     if where.bits != 0xFFFFFFFF:
         no = builder.mask(where.bits, no)
-    return builder.load(_ARGUMENTS + 8 * where.argument, no)
+    return builder.load(_ARGUMENTS + 8 * where.argument + 4 * where.high, no)

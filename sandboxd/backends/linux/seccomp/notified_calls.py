@@ -1,7 +1,8 @@
 """The system calls that the helper is notified of (seccomp_unotify(2)). Data.
 
-They wait until the helper has answered. A call on a descriptor (write, ftruncate, fchmod) is never among them: its
-rights were settled when it was opened. filter.py turns the rows into a program."""
+They wait until the helper has answered. A call on a descriptor (write, ftruncate, fchmod, futimens) is never among
+them, but for an owner or a set-user-ID bit: its rights were settled when it was opened. filter.py turns the rows into a
+program."""
 
 from __future__ import annotations
 
@@ -29,6 +30,7 @@ def _row(calls: str, action: Action, why: str, *where: Argument) -> SyscallRule:
 
 _AF_UNIX = 1
 _CLONE_FILES, _CLONE_THREAD, _PR_SET_DUMPABLE, _SCTP = 0x400, 0x10000, 4, 132
+_UNCHANGED = 0xFFFFFFFF  # the -1 of chown(2)
 _REMOVEDIR = 0x200  # AT_REMOVEDIR
 _S_ISUID = 0o4000
 _INTENDS_TO_WRITE = 0x400243  # O_WRONLY | O_RDWR | O_CREAT | O_TRUNC | __O_TMPFILE: the same on both machines
@@ -58,10 +60,18 @@ NAMES = (
 """The calls that write, make and remove: for reports, and where the helper does it for the command."""
 
 CHANGES = (
+    _row("utimensat", ALLOW, "without a path it is of a descriptor", Argument(1, (0,)), Argument(1, (0,), high=True)),
     _row("chmod fchmodat fchmodat2 chown lchown fchown fchownat utime utimes futimesat utimensat", NOTIFY,
         "changes what is known about a file"),
     _row("setxattr lsetxattr setxattrat removexattr lremovexattr removexattrat file_setattr", NOTIFY, "as above"),
 )  # fmt: skip
+
+
+def own_owner(user: int, group: int) -> tuple[SyscallRule, ...]:
+    """Let `fchown` to the ids of the command go on, evaluated before `CHANGES`: each file of an archive has one."""
+    same = (Argument(1, (user, _UNCHANGED)), Argument(2, (group, _UNCHANGED)))
+    return (_row("fchown", ALLOW, "to an owner that exists inside, of a descriptor", *same),)
+
 
 SET_USER_ID = (
     _row("chmod fchmod", NOTIFY, "the mode is set without the bit", Argument(1, (_S_ISUID,), _S_ISUID)),

@@ -7,7 +7,7 @@ new faults are found every year. A refusal is an error that programs are known t
 an older call. Only a call of a foreign architecture kills, since its numbers have no rows.
 
 Arguments are compared by their low 32 bits, since the kernel itself ignores what a program leaves in the high half of
-the registers concerned (or refuses it: unshare). filter.py turns the rows into a program."""
+the registers concerned (or refuses it: unshare); a pointer by both halves. filter.py turns the rows into a program."""
 
 from __future__ import annotations
 
@@ -91,14 +91,15 @@ of the calls that they are.
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A condition: the low 32 bits of an argument, masked by `bits`, are in `values`."""
+    """A condition: the low 32 bits of an argument, masked by `bits`, are in `values`; `high`: the other 32."""
 
     argument: int
     values: tuple[int, ...]
     bits: int = _ALL
+    high: bool = False
 
     def holds(self, arguments: tuple[int, ...]) -> bool:
-        return arguments[self.argument] & self.bits & _ALL in self.values
+        return arguments[self.argument] >> 32 * self.high & self.bits & _ALL in self.values
 
 
 @dataclass(frozen=True, slots=True)

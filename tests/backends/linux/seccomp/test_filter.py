@@ -193,8 +193,11 @@ def _cases() -> list[Case]:
         *(
             Case(call, (0, 0, 0), "allow", watched="notify", guarded="notify" if call in ON_NAMES else None)
             for call in (*ALWAYS_LOOKED_AT, *ONLY_X86)
-            if call not in ("open", "rmdir")
+            if call not in ("open", "rmdir", "utimensat")
         ),
+        # Without a path it is of a descriptor, as futimens(3) has it.
+        Case("utimensat", (3, 0, 0), "allow"),
+        *(Case("utimensat", (3, path, 0), "allow", watched="notify") for path in (1, 1 << 32, 0x7FFF00000000)),
         Case("rmdir", (0,), "allow", watched="notify", unreported="notify", guarded="notify"),
         *(
             Case("unlinkat", (0, 0, flags), "allow", watched="notify", unreported="notify", guarded="notify")
@@ -286,6 +289,25 @@ def test_each_call(machine: str, case: Case) -> None:
     assert outcome(machine, EVERYTHING, number, case.arguments) == (case.everything or case.watched or case.strict)
     assert outcome(machine, UNREPORTED, number, case.arguments) == (case.unreported or case.strict)
     assert outcome(machine, GUARDED, number, case.arguments) == (case.guarded or case.strict)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_descriptor_is_given_to_its_own_owner_without_a_look(machine: str) -> None:
+    program = build_filter(machine, WATCHED, (1000, 100))
+    unchanged = 0xFFFFFFFF
+    seen = {
+        (user, group): str(bpf_simulator.run(program, AUDIT[machine], number, (3, user, group)))
+        for user in (1000, 1000 | GARBAGE, unchanged, -1 & (1 << 64) - 1, 0, 100, 1001)
+        for group in (100, 100 | GARBAGE, unchanged, -1 & (1 << 64) - 1, 0, 1000, 101)
+        for number in (SYSCALLS["fchown"][MACHINES[machine].column],)
+        if number is not None
+    }
+    own = {pair: pair[0] & unchanged in (1000, unchanged) and pair[1] & unchanged in (100, unchanged) for pair in seen}
+    assert seen == {pair: "allow" if is_own else "notify" for pair, is_own in own.items()}
+    for call in ("chown", "lchown", "fchownat"):
+        number = SYSCALLS[call][MACHINES[machine].column]
+        if number is not None:
+            assert str(bpf_simulator.run(program, AUDIT[machine], number, (3, 1000, 100))) == "notify"
 
 
 def test_the_cases_reach_every_row_and_every_call() -> None:
