@@ -30,10 +30,13 @@ def start(
     names: Sequence[str] = NAMES,
     watched: Supervision = GUARDED,
     options: Sequence[str] = (),
+    mounts: Sequence[str] = (),
     broken: bool = False,
     native: bool = False,
 ) -> Sandbox:
-    """Starts a script in a workspace that is a zone; a `broken` helper lets every call go on.
+    """Starts a script in a workspace that is a zone, as are the `options`, and no `mounts`.
+
+    A `broken` helper lets every call go on.
 
     `native`: with the kernel alone, in the same frame."""
     workspace = os.fsencode(launch.identity.workspace)
@@ -53,7 +56,7 @@ def start(
         guard=None if native else Guard(granted, zones, guarded),
     ).encode()
     here = str(launch.identity.workspace)
-    sandbox = launch.start(launch.words((*OPTIONS, "--bind", here, here, *options, "--chdir", here)))
+    sandbox = launch.start(launch.words((*OPTIONS, "--bind", here, here, *options, *mounts, "--chdir", here)))
     sandbox.accept()
     sandbox.send(message)
     return sandbox
@@ -133,6 +136,54 @@ def test_a_guarded_name_is_made_in_no_way(launch: Launcher) -> None:
     reported = {os.path.relpath(one.path, workspace) for one in events if isinstance(one, RefusedCall)}
     assert {".vscode", ".mcp.json", ".config/fish/config.fish", "deep/.git/hooks"} <= reported
     assert {one.errno for one in events if isinstance(one, RefusedCall)} == {EACCES}
+
+
+EROFS = errno.EROFS
+BESIDE = {
+    # in a place that can be written and is no zone: goes on without another look
+    "open('/tmp/new', 'w').close()": (0, None),
+    "open('/tmp/new', 'r+').close()": (0, None),
+    "os.link('/tmp/new', '/tmp/second')": (0, None),
+    "os.symlink('second', '/tmp/symlink')": (0, None),
+    "open('/tmp/symlink', 'w').close()": (0, None),
+    "os.mkdir('/tmp/d')": (0, None),
+    "os.rename('/tmp/d', '/tmp/e')": (0, None),
+    "os.unlink('/tmp/new')": (0, None),
+    "open('/tmp/new', 'r+')": (errno.ENOENT, None),
+    "open('/dev/null', 'w').close()": (0, None),
+    # but for what is mounted there
+    "open('/tmp/side/new', 'w')": (EROFS, "/tmp/side/new"),
+    "open('/tmp/side/file', 'r+')": (EROFS, "/tmp/side/file"),
+    "os.mkdir('/tmp/side/d')": (EROFS, "/tmp/side/d"),
+    "os.mkdir('/tmp/side/e/')": (EROFS, "/tmp/side/e"),
+    "os.rename('/tmp/e', '/tmp/side')": (EBUSY, "/tmp/side"),
+    "open('/tmp/single', 'w')": (EROFS, "/tmp/single"),
+    "os.rename('/tmp/single', '/tmp/other')": (EBUSY, "/tmp/single"),
+    "os.rename('/tmp/second', '/tmp/single')": (EBUSY, "/tmp/single"),
+    "os.unlink('/tmp/single')": (EBUSY, "/tmp/single"),
+    "os.rename('/tmp/e', '/tmp/side/moved')": (errno.EXDEV, "/tmp/side/moved"),
+    # and for links to a zone
+    "os.symlink(os.getcwd() + '/led', '/tmp/led')": (0, None),
+    "open('/tmp/led', 'w').close()": (0, None),
+    "os.stat('led')": (0, None),
+    "os.symlink(os.getcwd() + '/.mcp.json', '/tmp/to a name')": (0, None),
+    "open('/tmp/to a name', 'w')": (EACCES, ".mcp.json"),
+}
+
+
+def test_beside_the_zones_what_mounts_refuse_is_reported(launch: Launcher) -> None:
+    workspace = launch.identity.workspace
+    (workspace / "side").mkdir()
+    (workspace / "side" / "file").touch()
+    for path in (workspace / "side", workspace / "side" / "file"):
+        launch.identity.own(path)
+    mounts = ("--ro-bind", f"{workspace}/side", "/tmp/side", "--ro-bind", f"{workspace}/side/file", "/tmp/single")
+    sandbox = start(launch, TRY, json.dumps(list(BESIDE)), mounts=mounts)
+    reported = [one.path for one in sandbox.rest() if isinstance(one, RefusedCall) for _ in range(one.count)]
+    status, out, err = sandbox.finish()
+    assert (status, json.loads(out)) == (0, {text: error for text, (error, _) in BESIDE.items()}), err
+    expected = [os.path.join(workspace, path) for _, path in BESIDE.values() if path]
+    assert sorted(reported) == sorted(expected)
 
 
 THERE = {

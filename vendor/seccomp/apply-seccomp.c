@@ -129,7 +129,7 @@ static struct configuration *read_configuration(struct sock_fprog *filter, char 
     char *memory = (char *)((call(brk, 0) + 15) & -16), *text = memory + (head.arguments + 1) * sizeof(char *);
     char *stop = text + head.length; /* in between: the pointers, then the configuration */
     if (call(brk, stop) != (long)stop) {
-        refuse("cannot hold the configuration", -ENOMEM, see_check);
+        refuse("cannot hold the command", -ENOMEM, see_check);
     }
     struct configuration *given = (void *)text;
     *given = head;
@@ -182,7 +182,7 @@ static void hand_out_sockets(const struct configuration *given) {
     }
     handed[n++] = (int)call(openat, AT_FDCWD, "/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
     if (handed[n - 1] < 0) {
-        refuse("cannot open the network namespace", handed[n - 1], see_check);
+        refuse("cannot open the network", handed[n - 1], see_check);
     }
     uint32_t frame[] = {DESCRIPTORS, 4, given->listeners};
     if (send_with(BRIDGE, frame, sizeof frame, handed, n) < 0) {
@@ -225,7 +225,7 @@ static _Noreturn void become_command(struct sock_fprog *filter, uint32_t flags, 
     }
     ignore(ignored);
     if (error < 0) {
-        refuse("cannot prepare the command", error, see_check);
+        refuse("cannot start the command", error, see_check);
     }
     if (~flags & PREPARED) { /* else all is mounted, and GO may be some time away */
         await_init();
@@ -310,7 +310,7 @@ static int hear_child(int report, uint32_t flags) {
             continue; /* it has been killed */
         }
         if (taken <= 0) {
-            refuse("cannot take what watches the command", taken, see_check);
+            refuse("cannot hand over what watches the command", taken, see_check);
         }
         watch((int)taken, flags);
     }
@@ -425,7 +425,7 @@ static _Noreturn void init(char **environment) {
     int report[2];
     error = call(socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, report);
     if (error) {
-        refuse("cannot make a pair of sockets", error, see_check);
+        refuse("cannot start the command", error, see_check);
     }
     if (!(error = call(clone, SIGCHLD))) {
         become_command(&filter, given->flags, arguments, environment, report[1]);

@@ -109,7 +109,7 @@ void take_command(char ***arguments, char ***environment) {
         drop(streams[n]);
     }
     if (error < 0) {
-        refuse("cannot take the place or the streams of the command", error, try_again);
+        refuse("cannot start the command", error, try_again);
     }
     call(umask, mask);
 }

@@ -20,13 +20,14 @@
 #include <sys/resource.h>
 #include "bridge.h"
 
-enum { MOST_ZONES = 4096, MOST_HOPS = 40, MARK = 0x5bd, AGAIN_ = ANSWERED + 1 };
+enum { MOST_MOUNTS = 16384, MOST_HOPS = 40, MARK = 0x5bd, AGAIN_ = ANSWERED + 1 };
 
 #define NARROWED (1ull << 40) /* the hard limit of a program that has confined itself */
 
 const struct guard *guard;
 static char **zone;
-static uint64_t mounts[MOST_ZONES];
+static uint64_t mounts[MOST_MOUNTS]; /* those of which all can be written, or 0, then the zones */
+static uint32_t known;
 static unsigned common; /* how many bytes all names begin with */
 
 char **take_guard(char **from) {
@@ -43,7 +44,7 @@ char **take_guard(char **from) {
 }
 
 int is_guard_possible(void) {
-    return !guard || guard->zones <= MOST_ZONES;
+    return !guard || confinement->roots + guard->zones <= MOST_MOUNTS;
 }
 
 long confine_zones(long set) {
@@ -64,12 +65,13 @@ void keep_mask(void) {
 }
 
 void find_zones(void) {
-    for (uint32_t n = 0; guard && n < guard->zones; n++) {
-        long fd = open_path(zone[n], 0);
-        if (fd >= 0) {
-            mounts[n] = look_at(fd)->stx_mnt_id;
-            drop(fd);
+    for (; guard && known < confinement->roots + guard->zones; known++) { /* before the zones are the roots */
+        long fd = open_path(*(zone - confinement->roots + known), 0);
+        const struct statx *is = look_at(fd);
+        if (known >= confinement->roots || is->stx_attributes & STATX_ATTR_MOUNT_ROOT) {
+            mounts[known] = is->stx_mnt_id;
         }
+        drop(fd);
     }
 }
 
@@ -95,21 +97,25 @@ int relation_of(const char *path) {
     return relation;
 }
 
-static int is_zone(uint64_t mount) {
+static uint32_t number_of(uint64_t mount) {
     uint32_t n = 0;
-    while (n < guard->zones && mounts[n] != mount) {
+    while (n < known && mounts[n] != mount) {
         n++;
     }
-    return n < guard->zones;
+    return n;
+}
+
+static int is_zone(uint64_t mount) {
+    uint32_t n = number_of(mount);
+    return n >= confinement->roots && n < known;
 }
 
 /* /proc/self and the like mean the caller's. */
 static uint64_t as_callers(uint32_t thread, char *whole) {
-    static const char *const heads[] = {"/dev/stdin", "/dev/stdout", "/dev/stderr",
-                                        "/dev/fd/",   "/proc/self/", "/proc/thread-self/"};
-    for (unsigned n = 0; n < sizeof heads / sizeof *heads; n++) {
+    const char *head = "/dev/stdin\0/dev/stdout\0/dev/stderr\0/dev/fd/\0/proc/self/\0/proc/thread-self/\0";
+    for (unsigned n = 0; *head; n++, head += length_of(head) + 1) {
         char copy[PATH];
-        const char *rest = after(heads[n], whole);
+        const char *rest = after(head, whole);
         if (rest && length_of(rest) < PATH - 32 && (n > 2 || !*rest)) {
             put(copy, n > 2 ? rest : decimal(n));
             put(put(put(put(whole, "/proc/"), decimal(thread)), n > 3 ? "/" : "/fd/"), copy);
@@ -129,21 +135,34 @@ struct spot {
 static struct spot spot_of(uint32_t thread, long at, char *whole) {
     struct spot spot = {-1};
     spot.magic = as_callers(thread, whole);
-    unsigned length = length_of(whole);
+    const char *end = whole + length_of(whole) - 1;
     spot.name = last_part(whole);
-    spot.has_slash = length != length_of(whole);
+    spot.has_slash = !*end;
     if (!*spot.name || is_here_or_above(spot.name)
         || (spot.directory = look_above(at, whole, spot.name, spot.magic)) < 0) {
         return spot;
     }
     spot.mount = look_at(spot.directory)->stx_mnt_id;
     spot.in_zone = is_zone(spot.mount);
-    name_below(spot.directory, spot.name);
-    spot.relation = relation_of(found);
+    if (spot.in_zone) {
+        name_below(spot.directory, spot.name);
+        spot.relation = relation_of(found);
+    }
     if (spot.has_slash) {
         spot.name[length_of(spot.name)] = '/';
     }
     return spot;
+}
+
+/* Whether no mount refuses what is made, removed or opened there: it can be written, and the name is no mount. */
+static int is_free(const struct spot *at, int opens) {
+    if (at->directory < 0 || at->in_zone || at->has_slash) {
+        return 0;
+    }
+    const struct statx *is = look_at_name(at->directory, at->name);
+    int kind = is->stx_mode & S_IFMT, same = !kind || is->stx_mnt_id == at->mount;
+    return opens && (kind == S_IFCHR || kind == S_IFLNK) ? kind == S_IFCHR /* a device is not on the mount */
+                                                         : same && number_of(at->mount) < confinement->roots;
 }
 
 /* Tells of names that make a repository, and of directories that come from elsewhere, in which there may be some. */
@@ -204,6 +223,11 @@ static long open_in_zone(const struct seccomp_notif *asked, long *from, uint64_t
     for (int hop = 0; hop < MOST_HOPS && fd == AGAIN_; hop++) {
         struct spot at = spot_of(asked->pid, *from, path[0]);
         int may = at.in_zone && !at.has_slash, makes = may && flags & O_CREAT;
+        if (is_free(&at, 1)) {
+            drop(at.directory);
+            let_go_on(asked->id);
+            return ANSWERED;
+        }
         long there = -EINVAL, made = -EEXIST; /* most often it is not there: that is tried before it is looked at */
         if (makes && at.relation != GUARDED && still_waits(asked->id)) {
             made = call(openat, at.directory, at.name, flags | O_EXCL | O_CLOEXEC, mode);
@@ -266,28 +290,21 @@ static long refusal(const struct spot *at, long absent, long mount, long other) 
     return there < 0 ? absent : is_mount ? mount : other;
 }
 
-static long discard(const struct seccomp_notif *asked, const struct spot *at, uint64_t flags) {
-    return at->relation == GUARDED   ? refusal(at, -ENOENT, -EBUSY, -EACCES)
-           : !still_waits(asked->id) ? ANSWERED
-                                     : call(unlinkat, at->directory, at->name, flags);
+static long discard(const struct spot *at, uint64_t flags) {
+    return at->relation == GUARDED ? refusal(at, -ENOENT, -EBUSY, -EACCES)
+                                   : call(unlinkat, at->directory, at->name, flags);
 }
 
-static long make(const struct seccomp_notif *asked, const struct spot *at, int kind, const __u64 *argument) {
+static long make(const struct spot *at, int kind, const __u64 *argument) {
     if (at->relation == GUARDED || (at->relation && kind == S_IFLNK)) {
         return refusal(at, -EACCES, -EEXIST, -EEXIST);
-    }
-    if (kind == S_IFLNK && read_path(asked->pid, asked->data.args[0], path[1]) < 0) {
-        return GOES_ON;
-    }
-    if (!still_waits(asked->id)) {
-        return ANSWERED;
     }
     return kind == S_IFDIR   ? call(mkdirat, at->directory, at->name, argument[1])
            : kind == S_IFLNK ? call(symlinkat, path[1], at->directory, at->name)
                              : call(mknodat, at->directory, at->name, argument[1], argument[2]);
 }
 
-static long move(const struct seccomp_notif *asked, const struct spot *at, const struct spot *old, uint64_t flags) {
+static long move(const struct spot *at, const struct spot *old, uint64_t flags) {
     if (!old->in_zone || old->mount != at->mount) {
         return GOES_ON;
     }
@@ -295,8 +312,7 @@ static long move(const struct seccomp_notif *asked, const struct spot *at, const
         long error = at->relation ? refusal(at, -EACCES, -EBUSY, -EACCES) : -EBUSY;
         return refusal(old, -ENOENT, error, error);
     }
-    return still_waits(asked->id) ? call(renameat2, old->directory, old->name, at->directory, at->name, flags)
-                                  : ANSWERED;
+    return call(renameat2, old->directory, old->name, at->directory, at->name, flags);
 }
 
 static long join(const struct seccomp_notif *asked, const struct spot *at, long from, uint64_t flags) {
@@ -341,15 +357,20 @@ long on_behalf(const struct seccomp_notif *asked, const struct shape *shape, lon
     }
     struct spot at = spot_of(asked->pid, to, path[shape->kind > FILE_CHANGED]), old = {-1};
     long result = GOES_ON;
-    if (at.in_zone && shape->kind == RENAMED) {
+    if (shape->kind == RENAMED) {
         old = spot_of(asked->pid, *from, path[0]);
-        result = move(asked, &at, &old, flags);
-    } else if (at.in_zone) {
-        result = shape->kind == NAME_REMOVED ? discard(asked, &at, flags)
-                 : shape->kind == LINKED     ? join(asked, &at, *from, flags)
-                                             : make(asked, &at, shape->fixed, argument);
     }
-    if (at.in_zone && !result && shape->kind != NAME_REMOVED) {
+    if (is_free(&at, 0) && (shape->kind != RENAMED || is_free(&old, 0))) {
+        let_go_on(asked->id); /* without another look */
+        result = ANSWERED;
+    } else if (at.in_zone && (shape->fixed != S_IFLNK || read_path(asked->pid, asked->data.args[0], path[1]) >= 0)) {
+        result = !still_waits(asked->id)       ? ANSWERED
+                 : shape->kind == RENAMED      ? move(&at, &old, flags)
+                 : shape->kind == NAME_REMOVED ? discard(&at, flags)
+                 : shape->kind == LINKED       ? join(asked, &at, *from, flags)
+                                               : make(&at, shape->fixed, argument);
+    }
+    if (!result && at.in_zone && shape->kind != NAME_REMOVED) {
         tell_made(asked, &at, shape->kind == NAME_MADE ? shape->fixed : shape->kind);
     }
     drop(old.directory);

@@ -71,11 +71,16 @@ void drop(long fd) {
     }
 }
 
-const struct statx *look_at(long fd) {
+const struct statx *look_at_name(long fd, const char *name) {
     static struct statx is;
     is = (struct statx){0};
-    call(statx, fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME | STATX_MNT_ID | MNT_ID_UNIQUE, &is);
+    call(statx, fd, name, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW,
+         STATX_BASIC_STATS | STATX_BTIME | STATX_MNT_ID | MNT_ID_UNIQUE, &is);
     return &is;
+}
+
+const struct statx *look_at(long fd) {
+    return look_at_name(fd, "");
 }
 
 long open_path(const char *path, long flags) {

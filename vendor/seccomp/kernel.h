@@ -22,7 +22,8 @@ _Noreturn void exit_with(long status);
 void drop(long fd); /* closes it, if it is one */
 
 struct statx;
-const struct statx *look_at(long fd); /* until the next call; all zero where that fails */
+const struct statx *look_at(long fd);                               /* until the next call; all zero where that fails */
+const struct statx *look_at_name(long directory, const char *name); /* the same; follows no symbolic link */
 
 enum { MOST_SENT = 64 };
 

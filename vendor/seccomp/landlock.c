@@ -128,9 +128,9 @@ _Noreturn void probe_landlock(void) {
         call(prctl, PR_SET_NO_NEW_PRIVS, 1);
         confinement = &given;
         seen[0] = (int32_t)confine();
-        seen[1] = (int32_t)call(openat, AT_FDCWD, "/proc/self/fd/0", O_WRONLY);
-        seen[2] = (int32_t)call(truncate, "/proc/self/fd/0", 0);
-        seen[3] = (int32_t)call(openat, AT_FDCWD, "/proc/self/fd/1", O_WRONLY);
+        seen[1] = (int32_t)call(openat, AT_FDCWD, own_link(0), O_WRONLY);
+        seen[2] = (int32_t)call(truncate, own_link(0), 0);
+        seen[3] = (int32_t)call(openat, AT_FDCWD, own_link(1), O_WRONLY);
         long parent = call(getppid);
         seen[4] = (int32_t)call(kill, parent, 0);
         seen[5] = (int32_t)call(mkdirat, AT_FDCWD, "made", 0700);

@@ -43,7 +43,7 @@ void watch(int given, uint32_t flags) {
     watched = flags;
     timer = (int)call(timerfd_create, 1 /* CLOCK_MONOTONIC */, TFD_CLOEXEC | TFD_NONBLOCK);
     tell_notifier(WAKE_UP_AT_ONCE, (void *)1);
-    long files = call(openat, AT_FDCWD, "/proc/self/fd", O_PATH | O_CLOEXEC);
+    long files = call(openat, AT_FDCWD, "/proc/self/fd/", O_PATH | O_CLOEXEC);
     if (files >= 0) {
         own_files = (int)files;
     }
@@ -210,6 +210,7 @@ static const struct shape shapes[] = {
     {SYS_utimes, NOWHERE, 0, NOWHERE, FILE_CHANGED},
     {SYS_futimesat, 0, 1, NOWHERE, FILE_CHANGED},
 #endif
+    {NOWHERE},
 };
 static long directory_of(const struct seccomp_notif *call, int argument, const char *below) {
     return open_directory(call->pid, argument == NOWHERE ? AT_FDCWD : (int)call->data.args[argument], below);
@@ -290,12 +291,12 @@ void on_notification(void) {
         return;
     }
     const struct shape *shape = shapes;
-    while (shape < shapes + sizeof shapes / sizeof *shapes && shape->number != asked.data.nr) {
+    while (shape->number != NOWHERE && shape->number != asked.data.nr) {
         shape++;
     }
     long result = asked.data.nr == SYS_umask || asked.data.nr == SYS_landlock_restrict_self ? on_rights(&asked)
                   : asked.data.nr == SYS_fchown || asked.data.nr == SYS_fchmod              ? on_descriptor(&asked)
-                  : shape < shapes + sizeof shapes / sizeof *shapes                         ? on_file(&asked, shape)
+                  : shape->number != NOWHERE                                                ? on_file(&asked, shape)
                                                                                             : GOES_ON;
     if (result == GOES_ON && special(&asked) > 0) {
         result = -EPERM; /* the bit is never set */

@@ -57,7 +57,9 @@ long look_above(long directory, char *whole, char *part, uint64_t magic) {
 }
 
 void name_below(long fd, const char *part) {
-    name_of(fd, found, PATH);
+    if (call(fchdir, fd) || call(getcwd, found, PATH) < 0 || *found != '/') { /* otherwise faster than by its link */
+        name_of(fd, found, PATH);
+    }
     char *end = found + length_of(found);
     if (end > found && end[-1] != '/') {
         end = put(end, "/");
