@@ -38,6 +38,7 @@ MEASURES: tuple[tuple[str, str, bool], ...] = (
     ("bench.commands", "crowd", True),
     ("bench.builds", "reporting", True),
     ("bench.builds", "absent_names", True),
+    ("bench.builds", "watching", True),
     ("bench.builds", "event_latency", True),
     ("bench.sockets", "sockets", True),
     ("bench.network", "throughput", False),

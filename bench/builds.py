@@ -13,7 +13,7 @@ import tarfile
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,37 +151,69 @@ def reporting(bench: Bench, quick: bool) -> Iterator[Row]:
     yield Row(f"extracting {FILES:,} files: for each", calls["writes"], "µs", "", detail)
 
 
-def absent_names(bench: Bench, quick: bool) -> Iterator[Row]:
-    """Build-like work where the helper makes the names, ÷ where placeholders keep names absent.
-
-    The best of a few rounds in turns: what else a machine does, and its disk, only add."""
-    works = [(work, "≤ 1.15" if work.argv[0] == "git" else "≤ 1.05") for work in _works() if "tests" not in work.name]
+def _file_works(quick: bool) -> Iterator[tuple[Work, str]]:
+    """Works that make files in the project, and what the guard may cost of them."""
+    for work in _works():
+        if "tests" not in work.name:
+            yield work, "≤ 1.15" if work.argv[0] == "git" else "≤ 1.05"
     pip = ("-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile", "--target", "into")
-    works.append((Work("pip install of 600 files", (sys.executable, *pip, "many-1.0-py3-none-any.whl"), ("into",),
-                       _wheel), "≤ 1.05"))  # fmt: skip
+    yield (Work("pip install of 600 files", (sys.executable, *pip, "many-1.0-py3-none-any.whl"), ("into",), _wheel),
+           "≤ 1.05")  # fmt: skip
     files = FILES // (10 if quick else 1)
-    works.append((Work(f"extracting {files:,} files", ("tar", "xf", "tree.tar"), ("tree",),
-                       lambda base: _archive(base, files)), "≤ 1.15"))  # fmt: skip
+    yield (Work(f"extracting {files:,} files", ("tar", "xf", "tree.tar"), ("tree",),
+                lambda base: _archive(base, files)), "≤ 1.15")  # fmt: skip
+
+
+_INSIDE = """
+import subprocess, sys, time
+begin = time.perf_counter()
+status = subprocess.call(sys.argv[1:])
+print(time.perf_counter() - begin)
+sys.exit(status)
+"""
+
+
+def _best(work: Work, places: Sequence[tuple[Client, Path]], rounds: int, *, inside: bool = False) -> list[float]:
+    """Seconds in each place, the best of a few rounds in turns: what else a machine does, and its disk, only add.
+
+    `inside`: without the start and the end of the sandbox."""
+    argv = (sys.executable, "-I", "-S", "-c", _INSIDE, *work.argv) if inside else work.argv
+    taken: list[list[float]] = [[] for _ in places]
+    for number in range(rounds):
+        for turn, (client, place) in enumerate(places):
+            base = place / work.name.replace(" ", "-")
+            if not number:
+                base.mkdir(parents=True)
+                work.prepare(base)
+            for name in work.leaves:
+                shutil.rmtree(base / name, ignore_errors=True)
+            begin = time.perf_counter()
+            done = client.run(argv, cwd=str(base), capture_output=True, text=True)
+            seconds = time.perf_counter() - begin
+            assert done.returncode == 0, done.stderr or done.stdout
+            if number:
+                taken[turn].append(float(done.stdout.split()[-1]) if inside else seconds)
+    return list(map(min, taken))
+
+
+def absent_names(bench: Bench, quick: bool) -> Iterator[Row]:
+    """Build-like work where the helper makes the names, ÷ where placeholders keep names absent."""
     with Client() as box, _placeholders(), private_daemon() as other, Client() as there:
         places = ((box, bench.project / "absent"), (there, other.project / "absent"))
-        for work, budget in works:
-            taken: list[list[float]] = [[], []]
-            for number in range(4 if quick else 6):
-                for turn, (client, place) in enumerate(places):
-                    base = place / work.name.replace(" ", "-")
-                    if not number:
-                        base.mkdir(parents=True)
-                        work.prepare(base)
-                    for name in work.leaves:
-                        shutil.rmtree(base / name, ignore_errors=True)
-                    begin = time.perf_counter()
-                    done = client.run(work.argv, cwd=str(base), capture_output=True, text=True)
-                    seconds = time.perf_counter() - begin
-                    assert done.returncode == 0, done.stderr or done.stdout
-                    if number:
-                        taken[turn].append(seconds)
-            guarded, otherwise = map(min, taken)
+        for work, budget in _file_works(quick):
+            guarded, otherwise = _best(work, places, 4 if quick else 6)
             yield Row(f"{work.name}, guarded ÷ with placeholders", guarded / otherwise, "", budget, {"s": guarded})
+
+
+def watching(bench: Bench, quick: bool) -> Iterator[Row]:
+    """Build-like work with guard and reporting as usual, ÷ where the helper is notified of no call."""
+    tests = [work for work in _works() if "tests" in work.name]
+    with Client() as box, private_daemon(unwatched=True) as other, Client() as there:
+        places = ((box, bench.project / "watched"), (there, other.project / "watched"))
+        for work in (*(work for work, _ in _file_works(quick)), *tests):
+            usual, free = _best(work, places, 4 if quick else 8, inside=True)
+            budget = "" if work.argv[0] == "tar" else "≤ 1.05"
+            yield Row(f"{work.name}, watched ÷ not", usual / free, "", budget, {"s": usual, "not watched": free})
 
 
 @contextmanager

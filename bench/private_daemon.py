@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sandboxd_client.programs import without_code
+
 ROOT = Path(__file__).resolve().parents[1]
 PINNED_NAME, SECURE_NAME = "bench.test", "ok.test"
 """They resolve to this machine in every measured daemon; the second is in the certificate of `bench.tls`."""
@@ -40,12 +42,21 @@ class Bench:
         raise RuntimeError(f"/proc/{self.pid}/status has no {field}")
 
 
+_UNWATCHED = """
+import sandboxd.app.linux
+from sandboxd.cli.main import main
+sandboxd.app.linux.why_unwatched = lambda helper: "it is measured without"
+main()
+"""
+"""A daemon whose helper is notified of no system call: for comparison, since no setting can do it."""
+
+
 @contextmanager
-def private_daemon(settings: Mapping[str, Any] | None = None) -> Iterator[Bench]:
+def private_daemon(settings: Mapping[str, Any] | None = None, *, unwatched: bool = False) -> Iterator[Bench]:
     """Starts `sandboxd serve`, waits until it accepts, ends it with the block.
 
-    `settings` are the user's. Below /var/tmp, not /tmp, which is replaced inside a sandbox and would make every path
-    there special."""
+    `settings` are the user's. `unwatched`: without guard and reporting. Below /var/tmp, not /tmp, which is replaced
+    inside a sandbox and would make every path there special."""
     base = Path(tempfile.mkdtemp(prefix="sandboxd-bench-", dir="/var/tmp"))
     for name in ("home", "run", "project"):
         (base / name).mkdir(mode=0o700, parents=True)
@@ -60,12 +71,14 @@ def private_daemon(settings: Mapping[str, Any] | None = None) -> Iterator[Bench]
     with log.open("wb") as stream:
         daemon = subprocess.Popen(
             [
-                *(sys.executable, "-I", "-m", "sandboxd", "serve", "--socket", str(address)),
+                *(sys.executable, "-I", *(("-c", _UNWATCHED) if unwatched else ("-m", "sandboxd"))),
+                *("serve", "--socket", str(address)),
                 *(f"--resolve={name}=127.0.0.1" for name in (PINNED_NAME, SECURE_NAME)),
             ],
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,
+            env=without_code(os.environ),  # otherwise it would be executed anew
             cwd="/",
         )
     try:
