@@ -100,7 +100,9 @@ class TestOwner:
         assert sandbox.finish()[1] == ""
 
     def test_killed_before_the_configuration_comes(self, launch: Launcher) -> None:
+        """A bubblewrap that dies earlier leaves an orphan, which says nothing."""
         sandbox = owned(launch)
+        wait_until(lambda: "sandboxd-init" in {one.name for one in processes.descendants(sandbox.process.pid)}, "init")
         pids = tree(sandbox)
         sandbox.process.kill()
         assert sandbox.next_event() == Failed("the program that started the sandbox has ended")
