@@ -56,7 +56,7 @@ class _CallerParts:
     change: EnvironmentChange
     warnings: tuple[str, ...]
     files: Facts | None
-    """What is known of the certificate files that they name."""
+    """Facts about the certificate files that the variables name."""
 
 
 _Key = tuple[Place, tuple[str, ...]]

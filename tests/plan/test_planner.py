@@ -111,7 +111,7 @@ async def test_variables_of_a_caller_outlast_a_plan_without_any() -> None:
     assert host.looked_at[1:] == [("/home/u/other.pem",)]
 
 
-async def test_the_next_session_in_a_place_looks_at_certificates_that_have_changed() -> None:
+async def test_the_next_session_looks_at_changed_certificates_again() -> None:
     host = HostWithCertificates()
     planner = Planner(host)
     for _ in range(2):  # each session has a place of its own, which is equal
@@ -124,7 +124,7 @@ async def test_the_next_session_in_a_place_looks_at_certificates_that_have_chang
     assert len(host.looked_at) == 2
 
 
-async def test_certificates_in_a_place_that_is_closed_to_the_daemon_refuse_no_command() -> None:
+async def test_certificates_out_of_reach_refuse_no_command() -> None:
     host = HostWithCertificates()
     host.put("/home/u/ca.pem", "-> /home/u/secret/ca.pem")
     host.is_closed = True

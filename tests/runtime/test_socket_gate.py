@@ -80,7 +80,7 @@ async def test_a_listed_link_counts_unless_commands_can_change_it() -> None:
     assert (await made.decide("/srv/other.sock")).reason is Reason.SOCKET_REDIRECTED
 
 
-async def test_no_link_is_followed_where_it_is_not_known_what_the_command_can_change() -> None:
+async def test_no_link_is_followed_where_its_writers_are_unknown() -> None:
     host = FakeHost({"/srv/agent": "-> /srv/deep/agent.1", "/srv/deep/agent.1": "", "/srv/plain": ""})
     made = await gate(host, "/srv/agent", "/srv/plain", known=False)
     made.at_start = SocketsAtStart((FoundSocket("/srv/deep/agent.1", file(1)), FoundSocket("/srv/plain", file(2))))

@@ -153,7 +153,7 @@ def test_a_local_port_may_be_asked_about_first() -> None:
     assert decide(replace(network, asked=()), "localhost", 3000).behavior is ALLOW
 
 
-def test_a_name_that_is_denied_where_it_is_allowed_is_not_looked_up() -> None:
+def test_a_name_that_a_rule_denies_is_not_looked_up() -> None:
     """On every port that opens it; another open port is enough for an answer."""
     some = RequestRule(HostPattern.parse("ok.test:443"), ALLOW, FILE)
     for network in (policy("ok.test:443"), NetworkPolicy(requests=(some,))):

@@ -110,7 +110,7 @@ async def completed(setup: RunningSetup, pid: int, around: int) -> None:
         listeners.close()
 
 
-async def test_the_first_overlay_of_a_session_is_made_while_bubblewrap_mounts(
+async def test_the_first_overlay_is_made_while_bubblewrap_mounts(
     bubblewrap: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     [init] = children(bubblewrap.pid)
@@ -148,7 +148,7 @@ async def test_an_overlay_waits_for_the_ids_of_its_user_namespace(tmp_path: Path
             await overlays.aclose()
 
 
-async def test_an_overlay_that_another_process_lent_its_namespace_is_not_kept(
+async def test_an_overlay_of_another_namespace_is_dropped(
     bubblewrap: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     [init] = children(bubblewrap.pid)

@@ -88,7 +88,7 @@ def test_what_the_bridge_tells_is_passed_on(
     assert launch.was_claimed is (name == "claimed")
 
 
-def test_a_start_is_recorded_at_the_claim_and_when_its_territory_changes(around: Around) -> None:
+def test_a_start_is_recorded_at_its_claim_and_at_a_change(around: Around) -> None:
     launch = launch_of(around, write_down=lambda launch_id, process: around.heard.append(("record", process)))
     launch.claimed(7)
     launch.record()

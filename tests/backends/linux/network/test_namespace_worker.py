@@ -138,7 +138,7 @@ async def test_a_worker_that_dies_is_replaced(worker: NamespaceWorker, namespace
     assert worker.pid not in (None, first)
 
 
-async def test_nothing_of_an_answer_stays_that_came_when_its_task_was_cancelled(
+async def test_an_answer_to_a_cancelled_task_leaves_no_descriptor(
     worker: NamespaceWorker, namespace: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = NamespaceProgram.of((SystemCall("openat", (-100, "/", os.O_PATH), Then.GIVE, "open it"),))
