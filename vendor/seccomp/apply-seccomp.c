@@ -99,6 +99,9 @@ int wait_for_news(int child, struct timespec *left) {
     if (ready < 0) {
         refuse("cannot wait", ready, see_check);
     }
+    if (polled[5].revents == POLLHUP) { /* for ever: whom the filter concerns has ended, or is a tracer's zombie */
+        notifier = -1;
+    }
     return !!polled[0].revents * FROM_BRIDGE | !!polled[1].revents * FROM_SIGNALS | !!polled[2].revents * FROM_CHILD
            | !!(polled[5].revents & POLLIN) * FROM_NOTIFIER | !!polled[6].revents * FROM_TIMER;
 }
@@ -177,7 +180,7 @@ static void hand_out_sockets(const struct configuration *given) {
         }
         const char *port = decimal(__builtin_bswap16(one->port));
         if (error) {
-            fail(SETUP_FAILED, "cannot listen inside the sandbox on port", port, error, see_check);
+            fail(SETUP_FAILED, "cannot listen in the sandbox on port", port, error, see_check);
         }
     }
     handed[n++] = (int)call(openat, AT_FDCWD, "/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
@@ -247,7 +250,7 @@ static _Noreturn void become_command(struct sock_fprog *filter, uint32_t flags, 
         await_init();
     }
     if (flags & WATCHED && (error = hand_over(REPORT, (int)error, flags))) { /* init answers from now on */
-        refuse("cannot hand over what watches the command", error, see_check);
+        refuse("cannot hand over the notifier", error, see_check);
     }
     if (flags & UNIX) {
         await_init();
@@ -310,7 +313,7 @@ static int hear_child(int report, uint32_t flags) {
             continue; /* it has been killed */
         }
         if (taken <= 0) {
-            refuse("cannot hand over what watches the command", taken, see_check);
+            refuse("cannot hand over the notifier", taken, see_check);
         }
         watch((int)taken, flags);
     }

@@ -438,10 +438,10 @@ async def test_a_cut_off_frame_is_a_fault(setting: Setting) -> None:
 
 async def test_what_the_helper_says_is_passed_on(setting: Setting) -> None:
     helper, recorder = await claim(setting)
-    await helper.send(encode_event(Failed("cannot listen inside the sandbox")))
+    await helper.send(encode_event(Failed("cannot listen in the sandbox")))
     assert await hang_up_and_see(helper, recorder) == [
         "claimed",
-        ("failed", "cannot listen inside the sandbox"),
+        ("failed", "cannot listen in the sandbox"),
         ("ended", None),
     ]
 
