@@ -129,17 +129,17 @@ class RunningSetup:
             if overlays:
                 self._makes_overlays = not copies
                 when = at_once if copies or self._begun is None else partial(_has_ids, self._begun)
-                self._trees = asyncio.ensure_future(self._take_trees(os.dup(network), when))
+                self._trees = self._take_trees(network, when)
         finally:
             os.close(network)
 
-    async def _take_trees(self, network: int, when: When = at_once) -> list[HeldDescriptor]:
-        """Take a mount of each overlay; `network` is closed. One that has to be made is made after `when`."""
-        options = self._options
-        try:
-            return await self._setup.overlays.trees(network, options.overlays, options.tmp_size, when)
-        finally:
-            os.close(network)
+    def _take_trees(self, network: int, when: When = at_once) -> asyncio.Task[list[HeldDescriptor]]:
+        """Take a mount of each overlay. One that has to be made is made after `when`."""
+        options, held = self._options, os.dup(network)
+        trees = self._setup.overlays.trees(held, options.overlays, options.tmp_size, when)
+        taking = asyncio.ensure_future(trees)
+        taking.add_done_callback(lambda _: os.close(held))  # of a task that was cancelled before it began, too
+        return taking
 
     def abandon(self) -> None:
         if self._trees is not None:
@@ -235,7 +235,7 @@ class RunningSetup:
         if taking is not None:
             with contextlib.suppress(NamespaceError):
                 return await taking
-        return await self._take_trees(os.dup(network))
+        return await self._take_trees(network)
 
     def _whole(self, pid: int, network: int) -> _Work | None:
         """Run all steps now."""

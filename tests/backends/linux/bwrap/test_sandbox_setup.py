@@ -148,9 +148,26 @@ async def test_an_overlay_waits_for_the_ids_of_its_user_namespace(tmp_path: Path
             await overlays.aclose()
 
 
-async def test_an_overlay_of_another_namespace_is_dropped(
+async def test_a_launch_given_up_at_its_birth_leaves_no_descriptor(
     bubblewrap: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
+    [init] = children(bubblewrap.pid)
+    async with namespace_worker() as worker:
+        overlays = SessionOverlays(worker)
+        setup = SandboxSetup(worker, overlays).of(overlay_in(tmp_path), CAPTURE, lambda lost: None)
+        before = open_namespaces()
+        setup.born(init, bubblewrap.pid)
+        assert open_namespaces() > before
+        setup.abandon()
+        await wait_until_async(lambda: open_namespaces() == before, "its network namespace is let go of")
+        await overlays.aclose()
+
+
+def open_namespaces() -> int:
+    return sum("/net:[" in os.path.realpath(f"/proc/self/fd/{one}") for one in os.listdir("/proc/self/fd"))
+
+
+async def test_an_overlay_of_another_namespace_is_dropped(bubblewrap: subprocess.Popen[bytes], tmp_path: Path) -> None:
     [init] = children(bubblewrap.pid)
     options = overlay_in(tmp_path)
     with running(SANDBOX) as other:
