@@ -131,6 +131,12 @@ def test_a_soak_finds_what_stays_behind(end: dict[str, Any], leak: str | None) -
     assert any("LEAK" in line for line in lines) is bool(leaks)
 
 
+def test_a_descriptor_that_is_opened_once_is_no_leak() -> None:
+    journal, more = ({"descriptors": {"socket": 4, "launches": number}} for number in (1, 2))
+    assert drift(samples(journal, journal, journal, journal))[1] == []
+    assert drift(samples(journal, journal, journal, more))[1] != []
+
+
 @pytest.mark.parametrize(
     ("end", "problem"),
     [
