@@ -74,8 +74,8 @@ def drift(samples: Sequence[Sample], memory_ratio: float = MEMORY_RATIO) -> tupl
     """Lines of a table, and what leaks.
 
     Compared are the first sample after the warm-up and the end; for the memory half-time and the end, since what is
-    kept of commands, rules and questions fills up to its bounds in many rounds. A leak of descriptors exceeds both: a file
-    that is opened once is none."""
+    kept of commands, rules and questions fills up to its bounds in many rounds. A leak of descriptors exceeds both: a
+    file that is opened once is none."""
     first, last = warm(samples), samples[-1]
     half = half_way(samples).footprint.memory_kb
     most_open = max(one.footprint.open for one in (first, half_way(samples)))
