@@ -194,7 +194,7 @@ class TestWaitingForGo:
     def test_any_other_byte_calls_it_off(self, launch: Launcher, byte: bytes) -> None:
         sandbox = launch(["echo", "ran"], flags=Flags.WAIT)
         sandbox.send(byte)
-        assert_nothing_ran(sandbox.finish(), "the daemon called the command off before it was started")
+        assert_nothing_ran(sandbox.finish(), "the daemon cancelled the command before its start")
 
     @pytest.mark.parametrize(("reason", "said"), [("why", "why"), ("é\nx" * 999, "é\\x0ax")])
     def test_why_it_is_called_off_is_said(self, launch: Launcher, reason: str, said: str) -> None:

@@ -508,7 +508,7 @@ def test_where_a_listener_is_there_already(launch: Launcher) -> None:
     assert [type(event) for event in sandbox.rest()] == [Descriptors, ExecFailed, Exited]
     status, out, err = sandbox.finish()
     assert (status, out) == (125, "")
-    assert err.startswith("sandboxd: something else watches the system calls of this program already\nhint: ")
+    assert err.startswith("sandboxd: something else already watches the system calls\nhint: ")
 
 
 def test_the_probe(launch: Launcher, tmp_path: Path) -> None:

@@ -240,7 +240,7 @@ static _Noreturn void become_command(struct sock_fprog *filter, uint32_t flags, 
         error = install(filter, flags & GUARD ? KILLABLE : flags & WATCHED ? NEW_LISTENER : 0);
     }
     if (error == -EBUSY) {
-        refuse("something else watches the system calls of this program already", 0,
+        refuse("something else already watches the system calls", 0,
                "set sandbox.reportViolations to off and sandbox.network.transparent to false, list no Unix sockets");
     }
     if (error < 0) {
@@ -365,7 +365,7 @@ static _Noreturn void supervise(const struct configuration *given, int report) {
         if (news & FROM_SIGNALS) {
             forward_signals();
         }
-        while (news != FROM_NOTIFIER && (pid = call(wait4, -1, &status, WNOHANG | WUNTRACED)) > 0) {
+        while (news != FROM_NOTIFIER && (pid = call(wait4, -1, &status, WNOHANG | WUNTRACED)) && pid != -ECHILD) {
             if (pid == command && !pass_on_stop(pid, status)) {
                 ended = 1;
                 last_status = status;
@@ -441,7 +441,7 @@ static _Noreturn void init(char **environment) {
     if (read_before_start(&byte, 1, given->flags & WAIT) && byte != GO) { /* the child ends with init */
         static char why[TEXT_SIZE + 1], hint[TEXT_SIZE + 1];
         if (byte != OFF) {
-            refuse("the daemon called the command off before it was started", 0, try_again);
+            refuse("the daemon cancelled the command before its start", 0, try_again);
         }
         read_before_start(why, TEXT_SIZE, 1);
         read_before_start(hint, TEXT_SIZE, 1);

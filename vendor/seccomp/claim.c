@@ -99,7 +99,7 @@ void take_command(char ***arguments, char ***environment) {
     }
     read_from(BRIDGE, &byte, 1, FOR_EVER);
     if (byte != CLAIM) {
-        refuse("the daemon called the command off before it was started", 0, try_again);
+        refuse("the daemon cancelled the command before its start", 0, try_again);
     }
     *arguments = take_words(BRIDGE, &none, NULL, "");
     *environment = given ? given : take_words(0, &mask, here, "PWD=");
