@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import os
+import stat
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -58,7 +59,7 @@ def _is_linked(path: str) -> bool:
     except OSError:
         return False
     is_owned = state.st_uid == os.geteuid() and not any(is_in(os.path.realpath(path), tree) for tree in SYSTEM_TREES)
-    return is_owned and state.st_nlink > 1
+    return is_owned and stat.S_ISREG(state.st_mode) and state.st_nlink > 1
 
 
 def _prefixes() -> list[str]:
