@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -53,13 +54,13 @@ def test_the_answer_names_its_rule_and_its_reason() -> None:
     assert decide_exclusion((), "docker").why == "no command is excluded"
 
 
-def test_shells_in_shells_end_somewhere() -> None:
-    text = "docker ps"
-    for _ in range(3):
-        text = f"sh -c {subprocess.list2cmdline([text])}"
-    assert excluded(text)
-    deep = "sh -c " * 3 + "x"
-    assert not excluded(deep)
+def test_shells_in_shells_are_read_to_a_depth_of_four() -> None:
+    found, text = [], "docker ps"
+    for _ in range(7):
+        found.append(excluded(text))
+        text = f"sh -c {shlex.quote(text)}"
+    assert found == [True] * 5 + [False] * 2
+    assert decide_exclusion(RULES, text).why == "shells are nested too deep"
 
 
 @pytest.fixture(scope="module")
