@@ -270,9 +270,13 @@ if os.geteuid() == 0:
         def is_up() -> bool:
             return installation.state() == "active"
 
+        looks: list[int] = []
+
         def is_kept() -> bool:
-            """The command with its sockets, its session and the daemon, and nothing more is on its way."""
-            return (workspace / "started").exists() and kept() >= 8 and kept() == kept()
+            """The command with its sockets, its session and the daemon, and nothing more is on its way: the store gets
+            one descriptor after the other, 0.2 s after a change, and is the same for ten looks then."""
+            looks.append(kept() if (workspace / "started").exists() else 0)
+            return looks[-1] >= 8 and looks[-10:] == looks[-1:] * 10
 
         def directory() -> Path:
             """The temporary one of the session, which has the same name inside and outside."""
@@ -298,6 +302,8 @@ if os.geteuid() == 0:
         with manager.running(*command, PYTHONPATH="") as client:
             wait_until(is_kept, "the command is kept")
             wait_until(lambda: status()["sessions"][0]["violations"], "what was blocked is known")
+            looks.clear()
+            wait_until(is_kept, "what was blocked is kept")
             python = str(Path(installation.program).parent / "python")
             so_far = kept()
             detached = manager.run(python, "-c", DETACHED, str(workspace), PYTHONPATH="").stdout.strip()
