@@ -16,6 +16,7 @@ import pytest
 
 from support.daemons import DaemonProcess, StartDaemon
 from support.model_server import Model, served
+from support.waiting import wait_until
 
 ENVIRONMENTS = Path(os.environ["SANDBOXD_INTEGRATIONS"])
 
@@ -122,7 +123,11 @@ def test_commands_of_an_agent_run_inside(name: str, start_daemon: StartDaemon) -
     assert not outside.exists() and "<sandbox_violations>" in unescape(blocked) and str(outside) in blocked, blocked
     assert "denied by Bash(nl:*)" in denied and "out" in failed
     assert "3" in failed or name == "opencode", "opencode tells its model no status"
-    assert json.loads(daemon.run("session", "list", "--json").stdout)["sessions"] == [], "it ended with the agent"
+
+    def is_over() -> bool:
+        return not json.loads(daemon.run("session", "list", "--json").stdout)["sessions"]
+
+    wait_until(is_over, "the session has ended with the agent")
 
     assert daemon.stop() == 0
     daemon.socket.unlink(missing_ok=True)
