@@ -95,7 +95,7 @@ class Load:
             self.wrong.append(f"{what}: {detail}"[:300])
 
     async def warm_up(self, number: int) -> None:
-        """What is kept of ended commands is bounded: up to that the memory grows, and that is no leak."""
+        """Memory grows until the bounded records of ended commands are full, which is no leak."""
         async with AsyncClient() as box, box.session(cwd=str(self.bench.project)) as session:
             turns = asyncio.Semaphore(8)
 
@@ -212,7 +212,7 @@ class Load:
                             asking.cancel()
                             await answering  # raises why it ended
                         await asking
-                        self.expect("questions", self.done["answers"] > before, "nobody was asked")
+                        self.expect("questions", self.done["answers"] > before, "no question was asked")
             finally:
                 answering.cancel()
                 await asyncio.wait([answering])

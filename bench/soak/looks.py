@@ -17,7 +17,7 @@ MEMORY_RATIO, MEMORY_RATIO_QUICK = 1.1, 1.25
 """How much more the daemon may hold at the end than at half-time; quick: when it is not yet warm, quite."""
 WARM_UP_ROUNDS = 3
 REST_S = 10.0
-"""What is not at rest by then is stuck, and counted as left."""
+"""Seconds until a daemon is at rest; what remains then counts as left behind."""
 
 
 def places(bench: Bench) -> tuple[Path, ...]:

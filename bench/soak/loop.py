@@ -129,7 +129,7 @@ class Loop:
         return self.looks
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with the looks: the first is one at rest after some commands, the last at the end."""
+        """Problems of the looks: the first is one at rest after some commands, the last at the end."""
         if self.process is None:
             return
         if self.process.returncode or len(self.looks) < 3:

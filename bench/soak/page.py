@@ -33,7 +33,7 @@ half of the time, or an answer is wrong.
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a soak has seen: `seconds` are the end and the duration of each measured action, by kind."""
+    """Results of a soak: `seconds` are the end and the duration of each measured action, by kind."""
 
     begun: float
     done: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""What an interpreter looks for before the first line of the daemon, as strace sees it, is closed to commands."""
+"""Files that an interpreter looks for before the first line of the daemon are closed to commands: strace names them."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ REFUSED: dict[str, set[str]] = {
     "home/tmp": {"session"},
     "home": {"session", "trust", "allow"},
 }
-"""What at least one of the three makes impossible."""
+"""Attempts that at least one of the three makes impossible."""
 TOLD = ("No space left on device", "Read-only file system")
 REMEDIES = ("free", "mount")
 
@@ -128,7 +128,7 @@ class Disks:
         self.daemon = start(executed=True, env={"CLAUDE_CODE_TMPDIR": str(temporary)})
 
     def attempt(self) -> dict[str, list[str]]:
-        """What each call says: a slug, a message and a hint; the slug is empty where it was done."""
+        """Answers of each call: a slug, a message and a hint; the slug is empty where it was done."""
         opened = self.identity.base / f"opened{next(self.serial)}"
         opened.mkdir()
         self.identity.own(opened)

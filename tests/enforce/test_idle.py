@@ -1,4 +1,4 @@
-"""What waits does not use the processor: an unused daemon, and process 1 of a command that cannot end."""
+"""Waiting uses no processor: an unused daemon, and process 1 of a command that cannot end."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def look_up(allowed: list[str], kind: str, name: str) -> str:
     names = NoNames()
 
     async def ask(*_: object) -> Decision:
-        raise AssertionError("a look-up asks nobody")
+        raise AssertionError("a look-up asks no question")
 
     answers = DnsAnswers(
         Gate(lambda: network, ask, names, can_ask=lambda: False), NameTable(first=256, last=258), Blocked().add

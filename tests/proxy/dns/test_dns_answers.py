@@ -45,7 +45,7 @@ class Lab:
         )
 
     async def _ask(self, host: Host, port: int, decision: Decision) -> Decision:
-        raise AssertionError("a look-up asks nobody")
+        raise AssertionError("a look-up asks no question")
 
     def look_up(self, name: str, kind: int = RecordType.A, class_: int = 1) -> DnsAnswer:
         labels = tuple(label.encode() for label in name.split(".") if label)

@@ -1,4 +1,4 @@
-"""What a peer may send inside TLS without any content, with records made up: letters are content, dots are none."""
+"""TLS records without content that a peer may send, made up: letters are content, dots are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is begun for a sandbox before it is complete: used where it fits, given up where the sandbox ends early."""
+"""Set-up before a sandbox is complete: used where it fits, given up where the sandbox ends early."""
 
 from __future__ import annotations
 
